@@ -1,0 +1,136 @@
+package convergo
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits of what an event may carry. They are counted in bytes and are the same for every store and broker, so that an
+// event that a database accepted is never one that a broker refuses.
+const (
+	MaxKeyBytes     = 255        // event key, aggregate id, message id
+	MaxNameBytes    = 100        // topic, event type, aggregate type
+	MaxPayloadBytes = 512 * 1024 // payload
+	MaxHeaderBytes  = 16 * 1024  // all header names and values together
+	MaxHeaders      = 64
+)
+
+// DefaultMaxAttempts is how often an event is tried before it is dead, when neither the event nor its topic says otherwise.
+const DefaultMaxAttempts = 16
+
+// Aggregate names the business object that an event is about: the unit of order. Events of one aggregate are
+// delivered in the order in which they were written.
+type Aggregate struct {
+	Type string // for example "order"; 1 to MaxNameBytes bytes of A-Z a-z 0-9 _ -
+	ID   string // for example "20261129-000017"; follows the rules of a Key
+}
+
+// String is "type/id", for people and logs.
+func (a Aggregate) String() string { return a.Type + "/" + a.ID }
+
+// Event is something that happened, as it is written to an outbox, carried by a broker and handed to a handler.
+// Payload is bytes and comes out exactly as it went in.
+type Event struct {
+	// MessageID identifies this copy of the event in tracing and transport; a UUIDv7. The outbox sets it when empty.
+	// It is never what makes an effect happen once: Key is.
+	MessageID string
+	// Key is the event's business identity: unique in its outbox, readable. When empty the outbox sets
+	// "{Type}:{Aggregate.ID}:v{Version}".
+	Key       Key
+	Type      string // for example "OrderPaid"
+	Topic     string // the stream of events it belongs to, for example "order"
+	Aggregate Aggregate
+	// Version is the aggregate's version after the change that the event tells of; 0 when the aggregate has none.
+	Version int64
+	Payload []byte
+	Headers map[string]string
+	// DeliverAt delays the event: it is not sent before this time. Zero means at once.
+	DeliverAt time.Time
+	// MaxAttempts is how often it is tried before it is dead; 0 means the relay's default for the topic.
+	MaxAttempts int
+	// CreatedAt is when it was written, UTC with microseconds. The outbox sets it when zero.
+	CreatedAt time.Time
+}
+
+// Lane is the unit of leasing and of order: Lane(a) = first byte of the aggregate's digest, modulo Lanes.
+type Lane uint8
+
+// Lanes is the number of lanes. It is a power of two that divides 256 and never changes: rows carry their lane.
+const Lanes = 64
+
+// Lane of the aggregate.
+func (a Aggregate) Lane() Lane { d := a.Digest(); return Lane(d[0] % Lanes) }
+
+// Digest is SHA-256 of "type/id"; every database and language can compute it.
+func (a Aggregate) Digest() Digest { return digest(a.Type + "/" + a.ID) }
+
+// ErrInvalid is wrapped by every error that says an event, a key or a name breaks the rules above.
+var ErrInvalid = errors.New("invalid")
+
+// Validate tells whether the event may be written. The error wraps ErrInvalid and names the field, what is wrong and
+// the limit. Nothing is cut to fit.
+func (e Event) Validate() error {
+	if err := e.Key.Validate(); err != nil {
+		return fmt.Errorf("event key %q: %w", clip(string(e.Key)), err)
+	}
+	for _, n := range []struct{ field, value string }{{"type", e.Type}, {"topic", e.Topic}, {"aggregate type", e.Aggregate.Type}} {
+		if err := validateName(n.value); err != nil {
+			return fmt.Errorf("event %s: %s %q: %w", e.Key, n.field, clip(n.value), err)
+		}
+	}
+	if err := validateText(e.Aggregate.ID); err != nil {
+		return fmt.Errorf("event %s: aggregate id %q: %w", e.Key, clip(e.Aggregate.ID), err)
+	}
+	if err := validateText(e.MessageID); err != nil {
+		return fmt.Errorf("event %s: message id %q: %w", e.Key, clip(e.MessageID), err)
+	}
+	if n := len(e.Payload); n > MaxPayloadBytes {
+		return fmt.Errorf("event %s: payload too long: %d > %d bytes: %w", e.Key, n, MaxPayloadBytes, ErrInvalid)
+	}
+	if e.Version < 0 {
+		return fmt.Errorf("event %s: version %d is negative: %w", e.Key, e.Version, ErrInvalid)
+	}
+	if e.MaxAttempts < 0 {
+		return fmt.Errorf("event %s: maximum attempts %d is negative: %w", e.Key, e.MaxAttempts, ErrInvalid)
+	}
+	return e.validateHeaders()
+}
+
+func (e Event) validateHeaders() error {
+	if n := len(e.Headers); n > MaxHeaders {
+		return fmt.Errorf("event %s: too many headers: %d > %d: %w", e.Key, n, MaxHeaders, ErrInvalid)
+	}
+	total := 0
+	for name, value := range e.Headers {
+		if err := validateName(name); err != nil {
+			return fmt.Errorf("event %s: header %q: %w", e.Key, clip(name), err)
+		}
+		if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+			return fmt.Errorf("event %s: header %q: value is not UTF-8 text without control characters: %w", e.Key, name, ErrInvalid)
+		}
+		total += len(name) + len(value)
+	}
+	if total > MaxHeaderBytes {
+		return fmt.Errorf("event %s: headers too long: %d > %d bytes: %w", e.Key, total, MaxHeaderBytes, ErrInvalid)
+	}
+	return nil
+}
+
+// Micros is a time as every store keeps it: microseconds since 1970 UTC; 0 for the zero time.
+func Micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// FromMicros is the inverse of Micros; the result is UTC.
+func FromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

@@ -1,0 +1,97 @@
+// Package inbox applies each event once per consumer: the dedup row and the handler's own writes commit together.
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// Handler applies an event inside tx. What it writes through tx, and the events that it adds to an outbox in tx, commit
+// with the dedup row or not at all. It waits for no network. Its error's verdict decides: again (default), or
+// convergo.Permanent for the dead letters at once, or convergo.Unreachable when its own database cannot be reached.
+type Handler[TX any] func(ctx context.Context, tx TX, event convergo.Event) error
+
+// Marked is the answer of Store.Mark.
+type Marked uint8
+
+// The answers of Store.Mark.
+const (
+	Fresh     Marked = iota // first time: the row is inserted, run the handler
+	Duplicate               // done before with the same payload: nothing to do
+	Mismatch                // the key was used before with another payload: a producer's fault, for a person
+	Stale                   // not newer than the last applied version of its aggregate (only when asked to refuse those)
+)
+
+// Queued is a message kept in the consumer's own database: the head or the tail of a blocked aggregate's queue.
+type Queued struct {
+	Event     convergo.Event
+	Position  int64 // order within the aggregate's queue
+	Attempts  int   // failed attempts so far
+	LastError string
+}
+
+// Queue is the waiting messages of one blocked aggregate, head first.
+type Queue struct {
+	Aggregate convergo.Aggregate
+	Messages  []Queued
+}
+
+// Failure is a failed attempt at a message.
+type Failure struct {
+	Event    convergo.Event
+	Attempts int // including this one
+	Error    string
+	Place    string // where it failed, for example "handler"
+	Next     time.Time
+}
+
+// Store is what applying needs of a database. All methods with a tx act inside it.
+type Store[TX any] interface {
+	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return.
+	Update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
+	// Nested runs fn inside a savepoint of tx: when fn fails or panics only what it wrote is undone, and tx stays usable.
+	Nested(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
+	// Mark inserts the dedup row of (consumer, event.Key), before any work, so that a concurrent duplicate waits for this
+	// transaction. With refuseStale it also answers Stale for a version not above the last one marked for its aggregate.
+	Mark(ctx context.Context, tx TX, consumer string, event convergo.Event, refuseStale bool, now time.Time) (Marked, error)
+}
+
+// Parking is what keeping failed messages needs of a database. All methods with a tx act inside it.
+type Parking[TX any] interface {
+	// Blocked tells which of the aggregates have a queue at this consumer.
+	Blocked(ctx context.Context, tx TX, consumer string, aggregates []convergo.Aggregate) (map[convergo.Aggregate]bool, error)
+	// Enqueue appends an event to its aggregate's queue; once per (consumer, key).
+	Enqueue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
+	// Fail records a failed attempt: the event is (or becomes) the head of its aggregate's queue, due again at f.Next.
+	Fail(ctx context.Context, tx TX, consumer string, f Failure, now time.Time) error
+	// Due returns up to limit queues whose head is due, each with up to perQueue messages (only the head when it has
+	// failed before), and when the next one will be due (zero: none waits).
+	Due(ctx context.Context, consumer string, limit, perQueue int, now time.Time) ([]Queue, time.Time, error)
+	// Dequeue removes a message that was applied; the queue's next message is due at once, an empty queue is gone.
+	Dequeue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
+	// Bury moves the event to the dead letters and marks its key as done with. With hold the aggregate's queue waits for a
+	// person, even if it is empty; otherwise it goes on.
+	Bury(ctx context.Context, tx TX, consumer string, f Failure, hold bool, now time.Time) error
+}
+
+// Delivery is one message from a broker.
+type Delivery struct {
+	Event convergo.Event
+	// Malformed is set when the message is not a valid event; Event then holds what could be read.
+	Malformed error
+	// Attempt counts deliveries by the broker, 1 for the first, 0 when it cannot tell.
+	Attempt int
+	// Ack tells the broker that the message is done with. A failed Ack leads to a redelivery, nothing worse.
+	Ack func(ctx context.Context) error
+	// Return hands the message back, to be delivered again after the delay.
+	Return func(ctx context.Context, delay time.Duration) error
+}
+
+// Source is what the inbox needs of a broker: one durable named subscription.
+type Source interface {
+	// Fetch returns between 1 and most deliveries, in the broker's order. It waits until there is one or ctx ends. Any
+	// error is an outage; the consumer pauses and calls again.
+	Fetch(ctx context.Context, most int) ([]Delivery, error)
+}

@@ -1,0 +1,91 @@
+// Package relay carries events out of a store and into a broker, in order per aggregate, at least once.
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// Lease is the right to relay a lane. Token is new at each acquisition: a lease that was lost and taken again by the
+// same relay is another lease.
+type Lease struct {
+	Lane  convergo.Lane
+	Token int64
+}
+
+// LeaseRequest asks for lanes.
+type LeaseRequest struct {
+	Owner string        // unique per life of a relay, never reused
+	Held  []Lease       // leases to renew
+	Term  time.Duration // how long from now, by the database's clock
+}
+
+// Pending is one event to be sent, with what is known of earlier attempts.
+type Pending struct {
+	Seq      int64 // position; order within the lane
+	Event    convergo.Event
+	Attempts int // failed attempts so far
+	// Held: an earlier event of the aggregate is not through yet. It must not be published; settle it as Aside.
+	Held bool
+	// Queued: it comes from the queue of a blocked aggregate and not from the lane itself.
+	Queued bool
+}
+
+// Claim is what a relay may work on now.
+type Claim struct {
+	// Events in sequence order within each aggregate. Queued events come first; of a blocked aggregate whose head has
+	// failed before, only the head.
+	Events []Pending
+	// NextDue is when the next delayed event or the next retry in these lanes becomes due; zero when there is none.
+	NextDue time.Time
+	// More: at least one lane had more pending events than perLane.
+	More bool
+}
+
+// Failure is a failed attempt.
+type Failure struct {
+	Pending
+	Error string    // cut to 2,000 bytes by the store
+	Next  time.Time // when to try again; ignored for the dead
+	Place string    // where it failed, for example "relay.publish"
+}
+
+// Settlement is the outcome of a batch. An event stands in one list at most; one in no list stays as it is.
+type Settlement struct {
+	Leases []Lease // every lane that an event below belongs to
+	Sent   []Pending
+	Aside  []Pending // move from the lane to the queue of its blocked aggregate
+	Failed []Failure // attempts+1, aggregate blocked until Next, the event heads its aggregate's queue
+	// Dead events leave for the dead letters (attempts+1). With HoldAggregate the aggregate stays blocked until a person
+	// redrives or discards the dead letter; otherwise its queue goes on at once.
+	Dead          []Failure
+	HoldAggregate bool
+	Now           time.Time
+}
+
+// Store is what the relay needs of a database. Every method is bounded by ctx and is safe for concurrent use.
+type Store interface {
+	// Lease renews req.Held, then takes free or expired lanes so that every live relay of this store ends up with its
+	// fair share (the ceiling of Lanes / live relays), giving up renewed ones above it. It returns all leases now held.
+	// A renewed lease keeps its token; an acquired one has a new token, greater than every earlier token of the lane.
+	// Expiry is set and judged by the database's clock. A lease in Held with a stale token is not renewed.
+	Lease(ctx context.Context, req LeaseRequest) ([]Lease, error)
+	// Release gives leases back at once, each only if its token still stands, and ends the owner's membership.
+	Release(ctx context.Context, owner string, leases []Lease) error
+	// Claim makes due delayed events pending and reads up to perLane events of each lane. It locks nothing: a lease is
+	// the right to work, not a lock on rows.
+	Claim(ctx context.Context, leases []Lease, perLane int, now time.Time) (Claim, error)
+	// Settle records the outcome in one transaction, all or nothing. It returns ErrLeaseLost, and changes nothing, when
+	// any of s.Leases no longer stands (token or expiry). Durable on return.
+	Settle(ctx context.Context, s Settlement) error
+}
+
+// Publisher is what the relay needs of a broker.
+type Publisher interface {
+	// Publish sends the events and returns one error per event, nil when the broker has confirmed that it is stored and
+	// routed. Of one aggregate's events, none is sent after an earlier one of the same call failed (it then fails too).
+	// convergo.Permanent errors are the message's own fault, convergo.Unreachable ones the broker's.
+	Publish(ctx context.Context, events []convergo.Event) []error
+}
