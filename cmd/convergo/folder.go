@@ -1,0 +1,149 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// folder is a data folder that this process holds: nobody else runs a platform on it.
+type folder struct {
+	path    string
+	lock    *flock.Flock
+	Secrets secrets
+	// Died is when the process that held it last was surely alive, if it did not stop cleanly; zero when it did.
+	Died time.Time
+}
+
+// secrets are made once per data folder and kept in secrets.json, readable by its owner only.
+type secrets struct {
+	OperatorKey   string `json:"operator_key"`   // bearer of set-up and operations requests
+	SessionSecret string `json:"session_secret"` // signs the sessions of users
+	TokenSecret   string `json:"token_secret"`   // signs client tokens
+	ChannelSecret string `json:"channel_secret"` // whsec_…: signs notices and requests between us and the payment channel
+}
+
+const (
+	lockFile    = "LOCK"
+	aliveFile   = "RUNNING" // there while a platform runs; left behind by one that was killed
+	secretsFile = "secrets.json"
+)
+
+// openFolder makes the folder if need be and takes its lock. When another process holds it the error says which.
+func openFolder(path string) (*folder, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock := flock.New(filepath.Join(path, lockFile))
+	got, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("data folder %s: lock: %w", path, err)
+	}
+	if !got {
+		return nil, fmt.Errorf("data folder %s is held by %s; stop that process or name another folder with --data", path, holder(path))
+	}
+	f := &folder{path: path, lock: lock}
+	if err := f.occupy(); err != nil {
+		_ = lock.Unlock() // the first error is the one to tell
+		return nil, err
+	}
+	return f, nil
+}
+
+func holder(path string) string {
+	text, err := os.ReadFile(filepath.Join(path, lockFile))
+	if err != nil || len(text) == 0 {
+		return "another process"
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func (f *folder) occupy() error {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	who := fmt.Sprintf("process %d on %s since %s\n", os.Getpid(), host, time.Now().UTC().Format(time.RFC3339))
+	if err := os.WriteFile(filepath.Join(f.path, lockFile), []byte(who), 0o600); err != nil {
+		return fmt.Errorf("data folder %s: %w", f.path, err)
+	}
+	if f.Secrets, err = loadSecrets(f.path); err != nil {
+		return err
+	}
+	switch info, err := os.Stat(f.file(aliveFile)); {
+	case err == nil:
+		f.Died = info.ModTime()
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("data folder %s: %w", f.path, err)
+	}
+	return f.beat()
+}
+
+// beat says that the platform is alive. It is called every few seconds.
+func (f *folder) beat() error {
+	if err := os.WriteFile(f.file(aliveFile), nil, 0o600); err != nil {
+		return fmt.Errorf("data folder %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// close gives the folder back after a clean stop.
+func (f *folder) close() error {
+	return errors.Join(os.Remove(f.file(aliveFile)), f.lock.Unlock())
+}
+
+func (f *folder) file(name string) string { return filepath.Join(f.path, name) }
+
+func loadSecrets(path string) (secrets, error) {
+	name := filepath.Join(path, secretsFile)
+	var s secrets
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		s = secrets{secret("op_"), secret(""), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random())}
+		if text, err = json.MarshalIndent(s, "", "  "); err != nil {
+			return s, err
+		}
+		return s, writeDurably(name, text)
+	}
+	if err != nil {
+		return s, fmt.Errorf("secrets: %w", err)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("secrets: %s is not valid: restore it from a backup, or delete it to make new ones (old sessions and links end)", name)
+	}
+	if s.OperatorKey == "" || s.SessionSecret == "" || s.TokenSecret == "" || s.ChannelSecret == "" {
+		return s, fmt.Errorf("secrets: %s lacks one of operator_key, session_secret, token_secret, channel_secret", name)
+	}
+	return s, nil
+}
+
+// writeDurably writes beside the name and renames, so that a kill leaves the old file or the new one.
+func writeDurably(name string, text []byte) error {
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+func random() []byte {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails, by its documentation
+	return b
+}
+
+func secret(prefix string) string { return prefix + base64.RawURLEncoding.EncodeToString(random()) }

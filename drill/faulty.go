@@ -1,0 +1,98 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+)
+
+// Fault is one fault that was made to happen, a line of the journal that a drill keeps in the data folder.
+type Fault struct {
+	Kind  string    `json:"kind"`
+	Order string    `json:"order,omitempty"` // empty when it touched everything
+	At    time.Time `json:"at"`
+}
+
+// Journal collects faults. It is written line by line, so that a SIGKILL loses none that happened.
+type Journal struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// OpenJournal appends to the file.
+func OpenJournal(path string) (*Journal, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("fault journal: %w", err)
+	}
+	return &Journal{out: f}, nil
+}
+
+// Note writes a fault down. A journal that cannot be written is an error: a drill must not undercount its faults.
+func (j *Journal) Note(f Fault) error {
+	line, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, err = j.out.Write(append(line, '\n'))
+	return err
+}
+
+// ReadJournal reads all faults of the file; a file that is not there has none, and a last line cut by a kill is left out.
+func ReadJournal(path string) ([]Fault, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	var faults []Fault
+	for d := json.NewDecoder(f); ; {
+		var one Fault
+		switch err := d.Decode(&one); {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return faults, nil
+		case err != nil:
+			return faults, fmt.Errorf("fault journal %s: %w", path, err)
+		}
+		faults = append(faults, one)
+	}
+}
+
+var errDrill = errors.New("the drill made this handler fail")
+
+// Faulty makes a handler fail at random, half of the time before its work and half of the time after it, when its
+// writes must be undone. The choice depends on the seed and on how many messages came before.
+func Faulty[TX any](h inbox.Handler[TX], rate float64, seed uint64, journal *Journal) inbox.Handler[TX] {
+	var mu sync.Mutex
+	random := rand.New(rand.NewPCG(seed, seed>>1))
+	return func(ctx context.Context, tx TX, event convergo.Event) error {
+		mu.Lock()
+		fail, after := random.Float64() < rate, random.IntN(2) == 1
+		mu.Unlock()
+		if !fail {
+			return h(ctx, tx, event)
+		}
+		kind := "handler failed before its work"
+		if after {
+			kind = "handler failed after its work"
+			if err := h(ctx, tx, event); err != nil {
+				return err
+			}
+		}
+		return errors.Join(errDrill, journal.Note(Fault{Kind: kind, Order: event.Aggregate.ID, At: time.Now().UTC()}))
+	}
+}
