@@ -3,10 +3,14 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/convergo/convergo"
 )
+
+// ErrLeaseLost is wrapped by Store.Settle's error when a lease it needs no longer stands.
+var ErrLeaseLost = errors.New("lease lost")
 
 // Lease is the right to relay a lane. Token is new at each acquisition: a lease that was lost and taken again by the
 // same relay is another lease.
