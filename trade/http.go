@@ -1,0 +1,212 @@
+package trade
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+// Problem is the body of every error answer (RFC 9457, application/problem+json). It is an error for huma.
+type Problem struct {
+	Type   string              `json:"type"` // "about:blank": the status says what kind it is
+	Title  string              `json:"title"`
+	Status int                 `json:"status"`
+	Detail string              `json:"detail"`
+	Field  string              `json:"field,omitempty"`  // what is wrong, for example "body.lines[3].quantity"
+	Remedy string              `json:"remedy,omitempty"` // what to do
+	Errors []*huma.ErrorDetail `json:"errors,omitempty"` // all findings, when there are several
+}
+
+// NewProblem is an error answer. field and remedy may be empty.
+func NewProblem(status int, field, detail, remedy string) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Field: field, Remedy: remedy}
+}
+
+// Invalid is 422: the field's value cannot be accepted.
+func Invalid(field, detail, remedy string) error {
+	return NewProblem(http.StatusUnprocessableEntity, field, detail, remedy)
+}
+
+// NotFound is 404: there is no such thing, or it is not the caller's.
+func NotFound(field, detail string) error {
+	return NewProblem(http.StatusNotFound, field, detail, "check the id and whose it is")
+}
+
+// Conflict is 409: the thing's state does not allow it.
+func Conflict(field, detail, remedy string) error {
+	return NewProblem(http.StatusConflict, field, detail, remedy)
+}
+
+// Error is the detail.
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus is the HTTP status, for huma.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType is application/problem+json, for huma.
+func (p *Problem) ContentType(string) string { return problemType }
+
+const problemType = "application/problem+json"
+
+// WriteProblem writes p where there is no huma.
+func WriteProblem(w http.ResponseWriter, p *Problem) {
+	w.Header().Set("Content-Type", problemType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // a client that is gone cannot be told
+}
+
+// ScopeOf is the scope of a request's Idempotency-Key: who, method and path. One user's key is nothing to another
+// user's, nor to another endpoint's.
+func ScopeOf(r *http.Request) string {
+	p, _ := PrincipalOf(r.Context())
+	return p.String() + " " + r.Method + " " + r.URL.Path
+}
+
+// MaxBody is the largest request body, in bytes: 2,000 order lines with room to spare.
+const MaxBody = 1 << 20
+
+// APIConfig is the configuration that the services' APIs share: one OpenAPI document, strict JSON, problems as errors.
+// log gets the causes of 500s, which a client is not told; nil discards them.
+func APIConfig(version string, log *slog.Logger) huma.Config {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	format := huma.Format{Marshal: writeJSON, Unmarshal: ReadJSON}
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Convergo order platform", Version: version,
+				Description: "Amounts are integers in minor units of the currency. Every POST needs an Idempotency-Key header. " +
+					"Errors are application/problem+json with the field and the remedy.",
+			},
+			Components: &huma.Components{
+				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"bearer": {Type: "http", Scheme: "bearer", Description: "the operator key, or a session from POST /users/{id}/sessions"},
+				},
+			},
+			Security: []map[string][]string{{"bearer": {}}},
+		},
+		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
+		DefaultFormat:                "application/json",
+		RejectUnknownQueryParameters: true,
+		Transformers:                 []huma.Transformer{problemTransformer(log)},
+	}
+}
+
+// NewAPI is a service's API on its own mux; what it registers also goes into the OpenAPI document that cfg shares. The mux
+// serves no documents itself.
+func NewAPI(mux *http.ServeMux, cfg huma.Config) huma.API {
+	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
+	return humago.New(mux, cfg)
+}
+
+// schemaName keeps types of the same name in different packages apart: "OrderLine" is order.Line.
+func schemaName(t reflect.Type, hint string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name := huma.DefaultSchemaNamer(t, hint)
+	switch pkg := path.Base(t.PkgPath()); {
+	case t.Name() == "" || pkg == "." || pkg == "trade" || pkg == "v2":
+		return name
+	case strings.HasPrefix(strings.ToLower(name), pkg):
+		return name
+	default:
+		return strings.ToUpper(pkg[:1]) + pkg[1:] + name
+	}
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// problemTransformer turns huma's own error answers into Problems.
+func problemTransformer(log *slog.Logger) huma.Transformer {
+	return func(ctx huma.Context, _ string, v any) (any, error) {
+		m, ok := v.(*huma.ErrorModel)
+		if !ok {
+			return v, nil
+		}
+		if m.Status >= http.StatusInternalServerError {
+			log.Error("request failed", "method", ctx.Method(), "path", ctx.Operation().Path, "errors", details(m.Errors))
+			return NewProblem(m.Status, "", "something went wrong on our side; nothing was changed",
+				"try again with the same Idempotency-Key"), nil
+		}
+		p := NewProblem(m.Status, "", m.Detail, "see the operation in /openapi.json")
+		for i, e := range m.Errors {
+			if e == nil {
+				continue
+			}
+			field, message := located(e)
+			if i == 0 {
+				p.Field, p.Detail = field, message
+			}
+			p.Errors = append(p.Errors, &huma.ErrorDetail{Message: message, Location: field, Value: shortValue(e.Value)})
+			if len(p.Errors) == mostErrors {
+				break
+			}
+		}
+		if len(p.Errors) == 1 {
+			p.Errors = nil
+		}
+		return p, nil
+	}
+}
+
+const mostErrors = 20 // findings in one answer
+
+func details(errs []*huma.ErrorDetail) string {
+	texts := make([]string, 0, len(errs))
+	for _, e := range errs {
+		if e != nil {
+			texts = append(texts, e.Message)
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// located is the field and the message of a finding. ReadJSON starts its message with the field when it knows better than
+// "body".
+func located(e *huma.ErrorDetail) (field, message string) {
+	if rest, ok := strings.CutPrefix(e.Message, jsonErrorPrefix); ok {
+		if f, m, found := strings.Cut(rest, ": "); found {
+			return f, m
+		}
+	}
+	return e.Location, e.Message
+}
+
+// shortValue echoes short scalars only: a body may be large, and not even text.
+func shortValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		if len(v) <= 80 {
+			return shorten(v)
+		}
+	case bool, float64, int, int64:
+		return v
+	}
+	return nil
+}
+
+var _ error = (*Problem)(nil)
+
+// problemf is a 400 about a field of the body, in the form that located takes apart.
+func problemf(field, format string, args ...any) error {
+	return fmt.Errorf("%s%s: %s", jsonErrorPrefix, field, fmt.Sprintf(format, args...))
+}
+
+const jsonErrorPrefix = "JSON "
