@@ -1,4 +1,119 @@
 package outbox
 
-// Outbox adds events to transactions.
-type Outbox[TX any] struct{ store Store[TX] }
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// ErrDuplicate is wrapped by the error of Add when the outbox already has an event with the same key. The error names
+// the key. The caller rolls back (the fact was told before), or uses AddOnce when that is no fault.
+var ErrDuplicate = errors.New("duplicate event key")
+
+// Config of an Outbox; the zero value is fit for production.
+type Config struct {
+	// Now is the clock of CreatedAt and of message ids; default time.Now.
+	Now func() time.Time
+}
+
+// Outbox adds events to transactions. It keeps no state that matters: any number of them may write to one store. It is
+// safe for concurrent use.
+type Outbox[TX any] struct {
+	store Store[TX]
+	now   func() time.Time
+	ids   messageIDs
+}
+
+// New returns an outbox that writes through store.
+func New[TX any](store Store[TX], cfg Config) *Outbox[TX] {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Outbox[TX]{store: store, now: cfg.Now}
+}
+
+// Add writes the events, in order, as part of tx: they exist when tx commits and never did when it rolls back. It sets
+// MessageID (a UUIDv7), Key ("{Type}:{Aggregate.ID}:v{Version}") and CreatedAt where they are empty; the caller's events
+// are not changed. Nothing reaches the database when an event is invalid: the error wraps convergo.ErrInvalid.
+//
+// A key that the outbox already has is ErrDuplicate; other events of the call may then be in tx, so roll it back. After
+// any error from the database roll back too.
+//
+// Events of one aggregate are delivered in the order of Add if their writers take turns: change (or lock) the
+// aggregate's row before you add its event.
+func (o *Outbox[TX]) Add(ctx context.Context, tx TX, events ...convergo.Event) error {
+	prepared, fresh, err := o.insert(ctx, tx, events)
+	if err != nil {
+		return err
+	}
+	for i, ok := range fresh {
+		if !ok {
+			return fmt.Errorf("%w: the outbox already has %q; roll the transaction back, or use AddOnce when telling it twice is no fault",
+				ErrDuplicate, prepared[i].Key)
+		}
+	}
+	return nil
+}
+
+// AddOnce is Add for events that may have been added before: an event whose key the outbox already has is skipped, and
+// tx stays usable. It returns how many were new.
+func (o *Outbox[TX]) AddOnce(ctx context.Context, tx TX, events ...convergo.Event) (added int, err error) {
+	_, fresh, err := o.insert(ctx, tx, events)
+	if err != nil {
+		return 0, err
+	}
+	for _, ok := range fresh {
+		if ok {
+			added++
+		}
+	}
+	return added, nil
+}
+
+func (o *Outbox[TX]) insert(ctx context.Context, tx TX, events []convergo.Event) ([]convergo.Event, []bool, error) {
+	if len(events) == 0 {
+		return nil, nil, nil
+	}
+	prepared, err := o.prepare(events)
+	if err != nil {
+		return nil, nil, fmt.Errorf("outbox: %w", err)
+	}
+	fresh, err := o.store.Insert(ctx, tx, prepared)
+	if err != nil {
+		return nil, nil, fmt.Errorf("outbox: insert %d events, the first is %q: %w", len(prepared), prepared[0].Key, err)
+	}
+	if len(fresh) != len(prepared) {
+		return nil, nil, fmt.Errorf("outbox: the store answered for %d of %d events; roll the transaction back", len(fresh), len(prepared))
+	}
+	return prepared, fresh, nil
+}
+
+// prepare fills the defaults into copies and validates them all before the first byte goes to the database.
+func (o *Outbox[TX]) prepare(events []convergo.Event) ([]convergo.Event, error) {
+	now := o.now()
+	prepared := make([]convergo.Event, len(events))
+	for i, e := range events {
+		if e.MessageID == "" {
+			e.MessageID = o.ids.next(now)
+		}
+		if e.Key == "" {
+			e.Key = convergo.KeyFor(e.Type, e.Aggregate.ID, e.Version)
+		}
+		if e.CreatedAt.IsZero() {
+			e.CreatedAt = now
+		}
+		e.CreatedAt = micro(e.CreatedAt)
+		e.DeliverAt = micro(e.DeliverAt)
+		if err := e.Validate(); err != nil {
+			return nil, err
+		}
+		prepared[i] = e
+	}
+	return prepared, nil
+}
+
+// micro is t as stores keep it, so that an event reads back as it was prepared.
+func micro(t time.Time) time.Time { return convergo.FromMicros(convergo.Micros(t)) }

@@ -21,9 +21,12 @@ type Lease struct {
 
 // LeaseRequest asks for lanes.
 type LeaseRequest struct {
-	Owner string        // unique per life of a relay, never reused
-	Held  []Lease       // leases to renew
-	Term  time.Duration // how long from now, by the database's clock
+	Owner string  // unique per life of a relay, never reused
+	Held  []Lease // leases to renew
+	// RenewOnly: renew Held and do nothing else; take no lane and give none up. A relay asks so while a batch is in
+	// flight that it cannot wait for, lest a lane is given away under it. A store that ignores it costs duplicates, not loss.
+	RenewOnly bool
+	Term      time.Duration // how long from now, by the database's clock
 }
 
 // Pending is one event to be sent, with what is known of earlier attempts.
@@ -82,7 +85,8 @@ type Store interface {
 	// the right to work, not a lock on rows.
 	Claim(ctx context.Context, leases []Lease, perLane int, now time.Time) (Claim, error)
 	// Settle records the outcome in one transaction, all or nothing. It returns ErrLeaseLost, and changes nothing, when
-	// any of s.Leases no longer stands (token or expiry). Durable on return.
+	// any of s.Leases no longer stands (token or expiry). Durable on return. Settling the same again, after an answer that
+	// was lost, changes nothing (an event that is not where the settlement would take it from is left alone).
 	Settle(ctx context.Context, s Settlement) error
 }
 
