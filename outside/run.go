@@ -1,0 +1,125 @@
+package outside
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// Run makes calls until ctx ends, then waits for those in flight, each bounded by its lease, and returns nil.
+func (c *Calls[TX]) Run(ctx context.Context) error {
+	defer c.running.Wait()
+	outage := convergo.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
+	failures := 0
+	for ctx.Err() == nil {
+		free := c.reserve(ctx)
+		if free == 0 {
+			return nil
+		}
+		taken, wait, err := c.claim(ctx, free)
+		for range free - taken {
+			<-c.slots
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			failures++
+			c.stats.outages.Add(1)
+			if failures == 1 {
+				c.cfg.Log.Warn("outgoing calls cannot be claimed, pausing", "calls", c.cfg.Name, "error", err)
+			}
+			c.sleep(ctx, outage.Delay(failures), false)
+		case taken == free: // there may be more
+			failures = 0
+		default:
+			failures = 0
+			c.sleep(ctx, wait, true)
+		}
+	}
+	return nil
+}
+
+// reserve waits for a free worker and takes all that are free, so that every claimed call starts at once and its lease
+// is not spent in a queue. It returns 0 only when ctx has ended.
+func (c *Calls[TX]) reserve(ctx context.Context) int {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0
+	}
+	for n := 1; ; n++ {
+		select {
+		case c.slots <- struct{}{}:
+		default:
+			return n
+		}
+	}
+}
+
+// attempts are the calls of one claim: they share its clock.
+type attempts struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	left   atomic.Int64
+}
+
+func (a *attempts) done() {
+	if a.left.Add(-1) == 0 {
+		a.cancel()
+	}
+}
+
+// claim takes due calls and starts them. It returns how many, and how long nothing will be due.
+func (c *Calls[TX]) claim(ctx context.Context, free int) (taken int, wait time.Duration, err error) {
+	if len(c.kinds) == 0 {
+		return 0, time.Hour, nil
+	}
+	// The clock of the attempts starts before the lease does: whatever the claim takes, the calls end before the lease.
+	// It is not cancelled with ctx: what is in flight at a shutdown is finished, and a claim that was sent is not wasted.
+	group := &attempts{}
+	group.ctx, group.cancel = context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
+	now := c.cfg.Now()
+	calls, next, err := c.store.Claim(group.ctx, c.kinds, c.cfg.Lease, free, now)
+	if err != nil || len(calls) == 0 {
+		group.cancel()
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	c.stats.claimed.Add(int64(len(calls)))
+	c.stats.running.Add(int64(len(calls)))
+	group.left.Store(int64(len(calls)))
+	for _, call := range calls {
+		c.running.Go(func() {
+			defer func() {
+				group.done()
+				c.stats.running.Add(-1)
+				<-c.slots
+				c.Wake() // the next of its group, or a retry, may be due
+			}()
+			c.attempt(group.ctx, call)
+		})
+	}
+	wait = c.cfg.Poll
+	if !next.IsZero() {
+		wait = min(wait, max(next.Sub(now), time.Millisecond))
+	}
+	return len(calls), wait, nil
+}
+
+func (c *Calls[TX]) sleep(ctx context.Context, d time.Duration, wakeable bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	wake := c.wake
+	if !wakeable {
+		wake = nil
+	}
+	select {
+	case <-timer.C:
+	case <-wake:
+	case <-ctx.Done():
+	}
+}
