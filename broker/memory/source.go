@@ -1,0 +1,141 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+)
+
+// consumer is a durable subscription. The broker's lock guards it.
+type consumer struct {
+	name     string
+	subjects []convergo.Subject
+	next     int // first message of the log that was not looked at yet
+	out      map[int]*flight
+}
+
+// flight is a message that was delivered and is not acknowledged.
+type flight struct {
+	attempt int
+	due     time.Time // when it is delivered again
+}
+
+func (c *consumer) wants(m message) bool {
+	return slices.ContainsFunc(c.subjects, func(s convergo.Subject) bool { return s.Covers(m.topic, m.eventType) })
+}
+
+// take chooses up to most messages, those that are due again first, in the order of the log; wait is the time until the
+// next one is due when there is none, 0 when nothing is out.
+func (c *consumer) take(log []message, most int, visibility time.Duration) (taken []int, wait time.Duration) {
+	now := time.Now()
+	for i, f := range c.out {
+		if left := f.due.Sub(now); left <= 0 {
+			taken = append(taken, i)
+		} else if wait == 0 || left < wait {
+			wait = left
+		}
+	}
+	slices.Sort(taken)
+	taken = taken[:min(len(taken), most)]
+	for ; c.next < len(log) && len(taken) < most; c.next++ {
+		if c.wants(log[c.next]) {
+			c.out[c.next] = &flight{}
+			taken = append(taken, c.next)
+		}
+	}
+	for _, i := range taken {
+		c.out[i].attempt++
+		c.out[i].due = now.Add(visibility)
+	}
+	return taken, wait
+}
+
+type source struct {
+	broker   *Broker
+	consumer *consumer
+}
+
+// Fetch implements inbox.Source.
+func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	for {
+		got, changed, wait, err := s.look(ctx, max(most, 1))
+		if err != nil {
+			return nil, fmt.Errorf("fetch for %s: %w", s.consumer.name, convergo.Unreachable(err))
+		}
+		if len(got) > 0 {
+			return got, nil
+		}
+		again := make(<-chan time.Time)
+		if wait > 0 {
+			timer := time.NewTimer(wait)
+			again = timer.C
+			defer timer.Stop() // a handful at most before there is something or ctx ends
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *source) look(ctx context.Context, most int) ([]inbox.Delivery, <-chan struct{}, time.Duration, error) {
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, nil, 0, err
+	}
+	if b.faults.outage {
+		return nil, nil, 0, errOutage
+	}
+	taken, wait := s.consumer.take(b.log, most, b.cfg.Visibility)
+	var got []inbox.Delivery
+	for _, i := range taken {
+		d := s.delivery(i, s.consumer.out[i].attempt)
+		got = append(got, d)
+		if b.faults.deliverTwice() {
+			got = append(got, d)
+		}
+	}
+	return got, b.changed, wait, nil
+}
+
+func (s *source) delivery(i, attempt int) inbox.Delivery {
+	d := inbox.Delivery{
+		Attempt: attempt,
+		Ack:     func(context.Context) error { return s.ack(i) },
+		Return:  func(_ context.Context, delay time.Duration) error { return s.giveBack(i, delay) },
+	}
+	d.Event, d.Malformed = s.broker.log[i].event()
+	return d
+}
+
+func (s *source) ack(i int) error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if s.broker.faults.outage {
+		return convergo.Unreachable(fmt.Errorf("acknowledge: %w", errOutage))
+	}
+	if !s.broker.faults.loseAck() {
+		delete(s.consumer.out, i)
+	}
+	return nil
+}
+
+func (s *source) giveBack(i int, delay time.Duration) error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if s.broker.faults.outage {
+		return convergo.Unreachable(fmt.Errorf("return: %w", errOutage))
+	}
+	if f := s.consumer.out[i]; f != nil {
+		f.due = time.Now().Add(max(delay, 0))
+		s.broker.wake()
+	}
+	return nil
+}
