@@ -21,7 +21,9 @@ type faults struct {
 func (b *Broker) Outage(on bool) { b.set(func(f *faults) { f.outage = on }) }
 
 // FailNext makes the next n publishes of an event fail with err (default: an error without a verdict); nothing is stored.
-func (b *Broker) FailNext(n int, err error) { b.set(func(f *faults) { f.failNext, f.failure = n, err }) }
+func (b *Broker) FailNext(n int, err error) {
+	b.set(func(f *faults) { f.failNext, f.failure = n, err })
+}
 
 // RefuseIf makes every publish for which refuse returns an error fail with it; nothing is stored. nil ends it.
 func (b *Broker) RefuseIf(refuse func(convergo.Event) error) {
@@ -34,7 +36,7 @@ func (b *Broker) LoseConfirms(n int) { b.set(func(f *faults) { f.noConfirms = n 
 // LoseAcks takes the next n acknowledgements and forgets them, so that the messages come again.
 func (b *Broker) LoseAcks(n int) { b.set(func(f *faults) { f.noAcks = n }) }
 
-// DeliverTwice delivers each of the next n messages twice in a row; a Fetch may then return more than it was asked for.
+// DeliverTwice delivers each of the next n messages again with the next Fetch, acknowledged or not.
 func (b *Broker) DeliverTwice(n int) { b.set(func(f *faults) { f.twice = n }) }
 
 func (b *Broker) set(change func(*faults)) {

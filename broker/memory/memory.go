@@ -166,7 +166,9 @@ func (b *Broker) Pending(context.Context) (map[string]int64, error) {
 }
 
 // Durability says what is lost when the process ends.
-func (b *Broker) Durability() string { return "Everything is in memory: the end of the process loses all of it." }
+func (b *Broker) Durability() string {
+	return "Everything is in memory: the end of the process loses all of it."
+}
 
 // wake makes every waiting Fetch look again. The caller holds the lock.
 func (b *Broker) wake() {

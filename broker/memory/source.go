@@ -16,6 +16,7 @@ type consumer struct {
 	subjects []convergo.Subject
 	next     int // first message of the log that was not looked at yet
 	out      map[int]*flight
+	echo     []int // second copies that a fault asked for
 }
 
 // flight is a message that was delivered and is not acknowledged.
@@ -69,17 +70,22 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 		if len(got) > 0 {
 			return got, nil
 		}
-		again := make(<-chan time.Time)
-		if wait > 0 {
-			timer := time.NewTimer(wait)
-			again = timer.C
-			defer timer.Stop() // a handful at most before there is something or ctx ends
-		}
-		select {
-		case <-changed:
-		case <-again:
-		case <-ctx.Done():
-		}
+		pause(ctx, changed, wait)
+	}
+}
+
+// pause waits for a change, for the time (0: for ever) or for the end of ctx.
+func pause(ctx context.Context, changed <-chan struct{}, wait time.Duration) {
+	var again <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		again = timer.C
+	}
+	select {
+	case <-changed:
+	case <-again:
+	case <-ctx.Done():
 	}
 }
 
@@ -93,13 +99,15 @@ func (s *source) look(ctx context.Context, most int) ([]inbox.Delivery, <-chan s
 	if b.faults.outage {
 		return nil, nil, 0, errOutage
 	}
-	taken, wait := s.consumer.take(b.log, most, b.cfg.Visibility)
 	var got []inbox.Delivery
+	for ; len(s.consumer.echo) > 0 && len(got) < most; s.consumer.echo = s.consumer.echo[1:] {
+		got = append(got, s.delivery(s.consumer.echo[0], 2))
+	}
+	taken, wait := s.consumer.take(b.log, most-len(got), b.cfg.Visibility)
 	for _, i := range taken {
-		d := s.delivery(i, s.consumer.out[i].attempt)
-		got = append(got, d)
+		got = append(got, s.delivery(i, s.consumer.out[i].attempt))
 		if b.faults.deliverTwice() {
-			got = append(got, d)
+			s.consumer.echo = append(s.consumer.echo, i)
 		}
 	}
 	return got, b.changed, wait, nil
