@@ -62,9 +62,6 @@ SELECT sku, on_hand, reserved, sold, updated_at FROM stock WHERE sku = ?
 SELECT sku, on_hand, reserved, sold, updated_at FROM stock WHERE sku > ? AND on_hand - reserved <= ? ORDER BY sku LIMIT ?
 
 -- name: FlowOf
-SELECT flow_key, sku, kind, quantity, order_no, cause, at FROM stock_flow WHERE sku = ? AND at >= ? ORDER BY at, flow_key LIMIT ?
+SELECT flow_key, sku, kind, quantity, order_no, cause, at FROM stock_flow
+WHERE sku = ? AND (at > ? OR (at = ? AND flow_key > ?)) ORDER BY at, flow_key LIMIT ?
 
--- name: FlowOfOrder
--- For the story of an order, by its holds: stock_flow needs no index by order for that.
-SELECT f.flow_key, f.sku, f.kind, f.quantity, f.order_no, f.cause, f.at FROM stock_hold h JOIN stock_flow f ON f.sku = h.sku AND f.order_no = h.order_no
-WHERE h.order_no = ? ORDER BY f.at, f.flow_key

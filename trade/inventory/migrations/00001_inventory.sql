@@ -1,7 +1,7 @@
 -- Stock of a shop: three numbers per SKU, every change a flow row, every order's hold a row.
 -- +goose Up
 CREATE TABLE stock (
-  sku VARCHAR(100) NOT NULL PRIMARY KEY,
+  sku VARCHAR(64) NOT NULL PRIMARY KEY,
   on_hand BIGINT NOT NULL,
   reserved BIGINT NOT NULL,
   sold BIGINT NOT NULL,
@@ -16,10 +16,10 @@ CREATE TABLE stock (
 -- on_hand = RECEIVE - DEDUCT + RETURN, reserved = RESERVE - RELEASE - DEDUCT, sold = DEDUCT - RETURN.
 CREATE TABLE stock_flow (
   flow_key VARCHAR(255) NOT NULL PRIMARY KEY,
-  sku VARCHAR(100) NOT NULL,
+  sku VARCHAR(64) NOT NULL,
   kind VARCHAR(10) NOT NULL,
   quantity BIGINT NOT NULL,
-  order_no VARCHAR(100) NOT NULL,
+  order_no VARCHAR(64) NOT NULL,
   cause VARCHAR(255) NOT NULL,
   at BIGINT NOT NULL,
   CONSTRAINT stock_flow_quantity CHECK (quantity > 0),
@@ -29,8 +29,8 @@ CREATE INDEX stock_flow_sku ON stock_flow (sku, at);
 
 -- What the service knows of an order. A RELEASED row without holds is a tombstone: the cancellation came first.
 CREATE TABLE stock_order (
-  order_no VARCHAR(100) NOT NULL PRIMARY KEY,
-  user_id VARCHAR(255) NOT NULL,
+  order_no VARCHAR(64) NOT NULL PRIMARY KEY,
+  user_id VARCHAR(64) NOT NULL,
   state VARCHAR(10) NOT NULL,
   version BIGINT NOT NULL,
   reason TEXT NOT NULL,
@@ -40,8 +40,8 @@ CREATE TABLE stock_order (
 );
 
 CREATE TABLE stock_hold (
-  order_no VARCHAR(100) NOT NULL,
-  sku VARCHAR(100) NOT NULL,
+  order_no VARCHAR(64) NOT NULL,
+  sku VARCHAR(64) NOT NULL,
   quantity BIGINT NOT NULL,
   returned BIGINT NOT NULL,
   state VARCHAR(10) NOT NULL,
