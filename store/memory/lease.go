@@ -44,7 +44,7 @@ func (tx *Tx) lease(req relay.LeaseRequest, share int, now time.Time) []relay.Le
 		if row.owner != req.Owner || !row.stands(l.Token, now) {
 			continue
 		}
-		if len(held) == share { // above the fair share: another relay has come
+		if len(held) == share && !req.RenewOnly { // above the fair share: another relay has come
 			tx.now.lanes = tx.now.lanes.put(l.Lane, laneRow{token: row.token})
 			continue
 		}
@@ -52,7 +52,7 @@ func (tx *Tx) lease(req relay.LeaseRequest, share int, now time.Time) []relay.Le
 		tx.now.lanes = tx.now.lanes.put(l.Lane, row)
 		held = append(held, l)
 	}
-	for i := 0; i < convergo.Lanes && len(held) < share; i++ {
+	for i := 0; i < convergo.Lanes && len(held) < share && !req.RenewOnly; i++ {
 		lane := convergo.Lane(i)
 		row, _ := tx.now.lanes.get(lane)
 		if row.owner != "" && row.expires > convergo.Micros(now) {

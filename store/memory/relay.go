@@ -189,27 +189,27 @@ func (st *settling) settle(set relay.Settlement) error {
 	return nil
 }
 
-// take removes the event from its lane or its aggregate's queue; ok is false when it is in neither (settled before, or
-// discarded meanwhile).
+// take removes the event from where it was claimed, its lane or its aggregate's queue; ok is false when it is not there
+// any more: this settlement was applied before and its answer was lost.
 func (st *settling) take(p relay.Pending) (row eventRow, ok bool, err error) {
 	lane, digest := p.Event.Aggregate.Lane(), p.Event.Aggregate.Digest()
 	if !st.leased[lane] {
 		return row, false, fmt.Errorf("event %s: its lane %d is not among the settlement's leases", p.Event.Key, lane)
 	}
 	now := &st.tx.now
-	if id, found := now.pending.get(laneSeq{lane, p.Seq}); found {
-		now.pending = now.pending.del(laneSeq{lane, p.Seq})
+	if !p.Queued {
+		place := laneSeq{lane, p.Seq}
+		id, _ := now.pending.get(place)
+		now.pending = now.pending.del(place)
 		row, ok = now.events.get(id)
 		return row, ok, nil
 	}
 	place := placeInQueue{digest, p.Seq}
-	if w, found := now.waiting.get(place); found {
-		now.waiting = now.waiting.del(place)
-		st.touched[digest] = true
-		row, ok = now.events.get(w.id)
-		return row, ok, nil
-	}
-	return row, false, nil
+	w, _ := now.waiting.get(place)
+	now.waiting = now.waiting.del(place)
+	st.touched[digest] = true
+	row, ok = now.events.get(w.id)
+	return row, ok, nil
 }
 
 func (st *settling) requeue(p relay.Pending, attempts int) error {
