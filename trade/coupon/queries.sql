@@ -35,8 +35,4 @@ INSERT INTO coupon_use (use_key, code, biz_type, biz_id, user_id, amount, state,
 VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)
 
 -- name: FindUse
-SELECT use_key, code, biz_type, biz_id, user_id, amount, state, version, reason, created_at, updated_at FROM coupon_use WHERE use_key = ?
-
--- name: UsesOf
--- For the story of an order.
-SELECT use_key, code, biz_type, biz_id, user_id, amount, state, version, reason, created_at, updated_at FROM coupon_use WHERE biz_id = ? AND biz_type = ? ORDER BY use_key
+SELECT use_key, code, biz_id, user_id, amount, state, version FROM coupon_use WHERE use_key = ?

@@ -22,31 +22,31 @@ CREATE TABLE coupon (
 -- How many locked or redeemed uses one customer has; the limit is copied so that a CHECK can hold it.
 CREATE TABLE coupon_user (
   code VARCHAR(64) NOT NULL,
-  user_id VARCHAR(255) NOT NULL,
+  user_id VARCHAR(64) NOT NULL,
   uses BIGINT NOT NULL,
   per_user_limit BIGINT NOT NULL,
   PRIMARY KEY (code, user_id),
   CONSTRAINT coupon_user_within_limit CHECK (uses >= 0 AND uses <= per_user_limit)
 );
 
--- use_key is {biz_type}:{biz_id}:{user}: one business object of one customer uses one coupon. A RELEASED row whose amount is 0 may be a tombstone:
--- the cancellation came before the lock.
+-- use_key is {biz_id}-{biz_type}-{user}: one business object of one customer uses one coupon. A RELEASED row of amount 0 is a
+-- tombstone: the cancellation came before the lock.
 CREATE TABLE coupon_use (
   use_key VARCHAR(255) NOT NULL PRIMARY KEY,
   code VARCHAR(64) NOT NULL,
   biz_type VARCHAR(20) NOT NULL,
-  biz_id VARCHAR(100) NOT NULL,
-  user_id VARCHAR(255) NOT NULL,
+  biz_id VARCHAR(64) NOT NULL,
+  user_id VARCHAR(64) NOT NULL,
   amount BIGINT NOT NULL,
   state VARCHAR(10) NOT NULL,
   version BIGINT NOT NULL,
   reason TEXT NOT NULL,
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL,
+  UNIQUE (code, biz_type, biz_id, user_id),
   CONSTRAINT coupon_use_amount CHECK (amount >= 0),
   CONSTRAINT coupon_use_state CHECK (state IN ('LOCKED', 'REJECTED', 'REDEEMED', 'RELEASED', 'RETURNED'))
 );
-CREATE INDEX coupon_use_code ON coupon_use (code, state);
 CREATE INDEX coupon_use_biz ON coupon_use (biz_id, biz_type);
 
 -- +goose Down
