@@ -1,0 +1,261 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// batches is the loop that takes new messages.
+func (c *Consumer[TX]) batches(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		deliveries, err := c.source.Fetch(ctx, c.cfg.Batch)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			failures++
+			c.pause(ctx, failures, "the source cannot be read", err)
+			continue
+		}
+		c.stats.fetched.Add(int64(len(deliveries)))
+		c.cfg.Probe.At("inbox.fetched")
+		rest, err := c.apply(ctx, deliveries)
+		if err == nil {
+			failures = 0
+			continue
+		}
+		// Nothing of rest is stored, so nothing of it is acknowledged. It goes back at once and in order, not when the pause
+		// is over: another live consumer may have a database that works, and ours asks for more only after the pause.
+		c.giveBack(ctx, rest)
+		failures++
+		c.pause(ctx, failures, "the store cannot be written", err)
+	}
+}
+
+// apply handles the deliveries in one transaction, and if that fails for a reason that is not an outage one by one, so
+// that a message that spoils every transaction it is in is found and does not hold up the others for ever. It returns
+// what is not done when the store cannot be reached.
+func (c *Consumer[TX]) apply(ctx context.Context, deliveries []Delivery) (rest []Delivery, err error) {
+	err = c.commit(ctx, deliveries)
+	if err == nil {
+		return nil, nil
+	}
+	if convergo.VerdictOf(err) == convergo.Outage {
+		return deliveries, err
+	}
+	for i := range deliveries {
+		one := deliveries[i : i+1]
+		if err = c.commit(ctx, one); err == nil {
+			continue
+		}
+		if convergo.VerdictOf(err) != convergo.Outage {
+			// Is it this message or the store? If the failure can be recorded, the store works.
+			err = c.blame(ctx, one[0], err)
+		}
+		if err != nil {
+			return deliveries[i:], err
+		}
+	}
+	return nil, nil
+}
+
+// commit handles the deliveries in one transaction and acknowledges them after it.
+func (c *Consumer[TX]) commit(ctx context.Context, deliveries []Delivery) error {
+	var t tally
+	err := c.update(ctx, func(ctx context.Context, tx TX) error {
+		t = tally{} // a store may run this again
+		if err := c.applyAll(ctx, tx, deliveries, &t); err != nil {
+			return err
+		}
+		c.cfg.Probe.At("inbox.handled")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.cfg.Probe.At("inbox.committed")
+	c.publish(&t)
+	c.ack(ctx, deliveries)
+	return nil
+}
+
+func (c *Consumer[TX]) update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	return c.store.Update(context.WithValue(ctx, clock{}, c.cfg.Now), fn)
+}
+
+func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Delivery, t *tally) error {
+	now := c.cfg.Now()
+	aggregates := make([]convergo.Aggregate, 0, len(deliveries))
+	seen := make(map[convergo.Aggregate]bool, len(deliveries))
+	for _, d := range deliveries {
+		if a := d.Event.Aggregate; d.Malformed == nil && !seen[a] {
+			seen[a] = true
+			aggregates = append(aggregates, a)
+		}
+	}
+	blocked, err := c.parking.Blocked(ctx, tx, c.cfg.Consumer, aggregates)
+	if err != nil {
+		return fmt.Errorf("blocked aggregates: %w", err)
+	}
+	if blocked == nil {
+		blocked = map[convergo.Aggregate]bool{}
+	}
+	for _, d := range deliveries {
+		if err := c.applyOne(ctx, tx, d, blocked, t, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyOne handles one delivery. Its error spoils the whole transaction; a failure of the message itself does not, it is
+// recorded in the transaction.
+func (c *Consumer[TX]) applyOne(
+	ctx context.Context, tx TX, d Delivery, blocked map[convergo.Aggregate]bool, t *tally, now time.Time,
+) error {
+	if err := usable(d); err != nil {
+		return c.buryMalformed(ctx, tx, d.Event, err, t, now)
+	}
+	handler, known := c.handlers[d.Event.Type]
+	switch {
+	case !known:
+		t.ignored++
+		return nil
+	case blocked[d.Event.Aggregate]:
+		// Also when this very message is the queue's head, delivered again because its ack was lost: Enqueue is once per key.
+		t.queued++
+		return c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
+	}
+	blocks, err := c.run(ctx, tx, Queued{Event: d.Event}, handler, t, now)
+	if blocks {
+		blocked[d.Event.Aggregate] = true
+	}
+	return err
+}
+
+// run makes an attempt at m inside a savepoint and records the failure when there is one. blocks tells that the
+// aggregate's next messages must wait. err spoils the whole transaction: the store's, or an outage.
+func (c *Consumer[TX]) run(ctx context.Context, tx TX, m Queued, h Handler[TX], t *tally, now time.Time) (blocks bool, err error) {
+	var marked Marked
+	var failure error // the handler's own
+	err = c.store.Nested(ctx, tx, func(ctx context.Context, tx TX) error {
+		var err error
+		if marked, err = c.store.Mark(ctx, tx, c.cfg.Consumer, m.Event, c.cfg.RefuseStale, now); err != nil {
+			return err
+		}
+		if marked == Fresh {
+			failure = guard(ctx, tx, m.Event, h)
+		}
+		return failure
+	})
+	switch {
+	case failure != nil && ctx.Err() != nil:
+		// The transaction's time is over: whose fault it was is found out alone.
+		return false, fmt.Errorf("%s %s: %w", m.Event.Type, m.Event.Key, errors.Join(ctx.Err(), failure))
+	case failure != nil && convergo.VerdictOf(failure) == convergo.Outage:
+		return false, fmt.Errorf("%s %s: %w", m.Event.Type, m.Event.Key, failure)
+	case failure != nil:
+		return c.fail(ctx, tx, m, failure, t, now)
+	case err != nil:
+		return false, fmt.Errorf("%s %s: %w", m.Event.Type, m.Event.Key, err)
+	}
+	switch marked {
+	case Duplicate:
+		t.duplicates++
+	case Stale:
+		t.stale++
+	case Mismatch:
+		// An effect of this key has happened, so the aggregate's order has no hole: a person looks, nothing waits.
+		return false, c.bury(ctx, tx, Failure{
+			Event: m.Event, Attempts: m.Attempts + 1, Place: "inbox.mark",
+			Error: "the key was used before with another payload: the producer gave two events one key, or built one event twice differently",
+		}, false, t, now)
+	default:
+		t.applied++
+	}
+	return false, nil
+}
+
+// fail records a failed attempt of the handler.
+func (c *Consumer[TX]) fail(ctx context.Context, tx TX, m Queued, cause error, t *tally, now time.Time) (blocks bool, err error) {
+	f := Failure{Event: m.Event, Attempts: m.Attempts + 1, Error: cause.Error(), Place: "handler"}
+	var p panicked
+	if errors.As(cause, &p) {
+		f.Place = "handler " + p.place
+	}
+	if convergo.VerdictOf(cause) == convergo.Park || f.Attempts >= c.cfg.MaxAttempts {
+		hold := c.cfg.OnDead == HoldAggregate
+		return hold, c.bury(ctx, tx, f, hold, t, now)
+	}
+	f.Next = now.Add(c.cfg.Backoff.Delay(f.Attempts))
+	if err := c.parking.Fail(ctx, tx, c.cfg.Consumer, f, now); err != nil {
+		return true, fmt.Errorf("parking %s: %w", m.Event.Key, err)
+	}
+	t.failed = append(t.failed, f)
+	return true, nil
+}
+
+func (c *Consumer[TX]) bury(ctx context.Context, tx TX, f Failure, hold bool, t *tally, now time.Time) error {
+	if err := c.parking.Bury(ctx, tx, c.cfg.Consumer, f, hold, now); err != nil {
+		return fmt.Errorf("dead letter %s: %w", f.Event.Key, err)
+	}
+	t.dead = append(t.dead, f)
+	return nil
+}
+
+// blame records, in a transaction of its own, that d's transaction failed. cause is d's fault if that works; otherwise
+// the store is out and the error says so.
+func (c *Consumer[TX]) blame(ctx context.Context, d Delivery, cause error) error {
+	var t tally
+	now := c.cfg.Now()
+	err := c.update(ctx, func(ctx context.Context, tx TX) error {
+		t = tally{}
+		if err := usable(d); err != nil {
+			return c.buryMalformed(ctx, tx, d.Event, err, &t, now)
+		}
+		_, err := c.fail(ctx, tx, Queued{Event: d.Event}, fmt.Errorf("its transaction failed: %w", cause), &t, now)
+		return err
+	})
+	if err != nil {
+		return convergo.Unreachable(errors.Join(cause, err))
+	}
+	c.publish(&t)
+	c.ack(ctx, []Delivery{d})
+	return nil
+}
+
+// ack acknowledges what is committed, in the order of delivery.
+func (c *Consumer[TX]) ack(ctx context.Context, deliveries []Delivery) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	for _, d := range deliveries {
+		if d.Ack == nil {
+			continue
+		}
+		if err := d.Ack(ctx); err != nil {
+			c.stats.ackErrors.Add(1)
+		}
+	}
+	c.cfg.Probe.At("inbox.acked")
+}
+
+// giveBack returns deliveries to the source. One that cannot be returned comes again when the broker's patience ends.
+func (c *Consumer[TX]) giveBack(ctx context.Context, deliveries []Delivery) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	for _, d := range deliveries {
+		if d.Return == nil {
+			continue
+		}
+		if err := d.Return(ctx, 0); err != nil {
+			c.cfg.Log.Warn("message could not be returned", "consumer", c.cfg.Consumer, "key", d.Event.Key, "error", err)
+		}
+	}
+}

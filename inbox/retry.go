@@ -1,0 +1,109 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// queuesPerRound bounds one look of the retry loop; what is left is taken in the next, at once.
+const queuesPerRound = 64
+
+// retries is the loop that works off the queues of blocked aggregates.
+func (c *Consumer[TX]) retries(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		now := c.cfg.Now()
+		queues, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound, c.cfg.PerQueue, now)
+		for i := 0; i < len(queues) && err == nil && ctx.Err() == nil; i++ {
+			err = c.drain(ctx, queues[i])
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			failures++
+			c.pause(ctx, failures, "queues cannot be worked off", err)
+		case len(queues) > 0:
+			failures = 0
+		default:
+			failures = 0
+			wait := c.cfg.Poll
+			if !next.IsZero() {
+				wait = min(wait, max(next.Sub(now), 10*time.Millisecond))
+			}
+			c.sleep(ctx, wait, c.wake)
+		}
+	}
+}
+
+// drain works off one queue in one transaction, head first. When that transaction fails as a whole for another reason
+// than an outage, the head is tried alone, and if that fails too the failure is the head's.
+func (c *Consumer[TX]) drain(ctx context.Context, q Queue) error {
+	err := c.drainSome(ctx, q.Messages)
+	if err == nil || convergo.VerdictOf(err) == convergo.Outage || len(q.Messages) == 0 {
+		return err
+	}
+	head := q.Messages[:1]
+	if len(q.Messages) > 1 {
+		if err = c.drainSome(ctx, head); err == nil || convergo.VerdictOf(err) == convergo.Outage {
+			return err
+		}
+	}
+	var t tally
+	cause, now := err, c.cfg.Now()
+	err = c.update(ctx, func(ctx context.Context, tx TX) error {
+		t = tally{}
+		_, err := c.fail(ctx, tx, head[0], fmt.Errorf("its transaction failed: %w", cause), &t, now)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.publish(&t)
+	return nil
+}
+
+func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
+	var t tally
+	err := c.update(ctx, func(ctx context.Context, tx TX) error {
+		t = tally{}
+		now := c.cfg.Now()
+		for _, m := range messages {
+			blocks, err := c.retry(ctx, tx, m, &t, now)
+			if err != nil {
+				return err
+			}
+			if blocks {
+				break
+			}
+		}
+		c.cfg.Probe.At("inbox.handled")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.cfg.Probe.At("inbox.committed")
+	c.publish(&t)
+	return nil
+}
+
+// retry makes an attempt at a waiting message. A message that did not fail and is not buried leaves its queue.
+func (c *Consumer[TX]) retry(ctx context.Context, tx TX, m Queued, t *tally, now time.Time) (blocks bool, err error) {
+	handler, known := c.handlers[m.Event.Type]
+	if !known { // it had a handler when it was queued
+		t.ignored++
+		return false, c.parking.Dequeue(ctx, tx, c.cfg.Consumer, m.Event, now)
+	}
+	before := len(t.failed) + len(t.dead)
+	if blocks, err = c.run(ctx, tx, m, handler, t, now); err != nil {
+		return false, err
+	}
+	if len(t.failed)+len(t.dead) > before { // Fail and Bury have put it where it belongs
+		return blocks, nil
+	}
+	return false, c.parking.Dequeue(ctx, tx, c.cfg.Consumer, m.Event, now)
+}
