@@ -1,0 +1,203 @@
+// Package brokertest is the list of laws that every broker obeys. A broker's own test calls Run with a way to make an
+// empty backend; a law that a backend does not promise in its Guarantees is not run, so what a broker is weaker in is
+// written down where it is made.
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/relay"
+)
+
+// Broker is both sides of a broker.
+type Broker interface {
+	relay.Publisher
+	Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error)
+}
+
+// Guarantees is what a broker promises beyond what every broker must.
+type Guarantees struct {
+	// Durable: what was confirmed, and how far each consumer came, outlives Backend.Restart.
+	Durable bool
+	// OrderedPerAggregate: a single fetcher sees an aggregate's events in the order in which they were published.
+	OrderedPerAggregate bool
+	// RecoversInOrder: after a restart, what was delivered and not acknowledged comes at once, before anything newer.
+	RecoversInOrder bool
+	// Shares: several fetchers of one consumer divide its events among them.
+	Shares bool
+	// KeepsHistory: a consumer that subscribes for the first time gets what was published before.
+	KeepsHistory bool
+	// DelaysReturns: a returned delivery stays away for the delay that was asked for.
+	DelaysReturns bool
+	// Redelivers is how long an unacknowledged delivery stays away at most; 0 when it does not come again by itself.
+	Redelivers time.Duration
+}
+
+// Backend is an empty broker to be tested.
+type Backend struct {
+	Broker     Broker
+	Guarantees Guarantees
+	// Restart stops the broker as a clean shutdown does and opens it on the same data. Needed when Durable.
+	Restart func(t *testing.T) Broker
+	// PublishRaw sends a message as a foreign program could: these headers and nothing else.
+	PublishRaw func(ctx context.Context, subject convergo.Subject, headers map[string]string, payload []byte) error
+	// Unroute takes away what stores the broker's messages, so that a publish has nowhere to go. nil: impossible here.
+	Unroute func(t *testing.T)
+}
+
+// Run checks the laws, each on a backend of its own.
+func Run(t *testing.T, open func(t *testing.T) Backend) {
+	for _, l := range laws() {
+		t.Run(l.name, func(t *testing.T) {
+			b := open(t)
+			if l.needs == nil || l.needs(b) {
+				l.check(t, b)
+			}
+		})
+	}
+}
+
+type law struct {
+	name  string
+	needs func(Backend) bool // nil: every broker
+	check func(*testing.T, Backend)
+}
+
+func laws() []law {
+	return slices.Concat(publishLaws(), contentLaws(), deliveryLaws(), lifeLaws())
+}
+
+// patience is how long a law waits for something that must come; silence how long it listens for what must not.
+const (
+	patience = 20 * time.Second
+	silence  = 150 * time.Millisecond
+)
+
+var orders = []convergo.Subject{{Topic: "order", Type: "OrderPaid"}}
+
+func event(topic, eventType, id string, version int64) convergo.Event {
+	key := convergo.KeyFor(eventType, id, version)
+	return convergo.Event{
+		Key: key, MessageID: fmt.Sprintf("m-%s-%s", topic, key), Topic: topic, Type: eventType,
+		Aggregate: convergo.Aggregate{Type: topic, ID: id}, Version: version, Payload: fmt.Appendf(nil, `{"id":%q,"version":%d}`, id, version),
+		CreatedAt: time.UnixMicro(1_796_000_000_000_001).UTC(),
+	}
+}
+
+func paid(id string, version int64) convergo.Event { return event("order", "OrderPaid", id, version) }
+
+func series(id string, from, to int64) []convergo.Event {
+	var events []convergo.Event
+	for v := from; v <= to; v++ {
+		events = append(events, paid(id, v))
+	}
+	return events
+}
+
+func publish(t *testing.T, b Broker, events ...convergo.Event) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	errs := b.Publish(ctx, events)
+	if len(errs) != len(events) {
+		t.Fatalf("%d errors for %d events", len(errs), len(events))
+	}
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("publish %s: %v", events[i].Key, err)
+		}
+	}
+}
+
+func subscribe(t *testing.T, b Broker, consumer string, subjects ...convergo.Subject) inbox.Source {
+	t.Helper()
+	if len(subjects) == 0 {
+		subjects = orders
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := b.Subscribe(ctx, consumer, subjects)
+	if err != nil {
+		t.Fatalf("subscribe %s: %v", consumer, err)
+	}
+	return s
+}
+
+// fetch waits for n deliveries, in calls that each keep to the contract of Fetch.
+func fetch(t *testing.T, s inbox.Source, n int) []inbox.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var all []inbox.Delivery
+	for len(all) < n {
+		most := min(n-len(all), 64)
+		got, err := s.Fetch(ctx, most)
+		if err != nil {
+			t.Fatalf("fetch after %d of %d: %v", len(all), n, err)
+		}
+		if len(got) == 0 || len(got) > most {
+			t.Fatalf("Fetch(%d) returned %d deliveries", most, len(got))
+		}
+		all = append(all, got...)
+	}
+	return all
+}
+
+func ack(t *testing.T, deliveries ...inbox.Delivery) {
+	t.Helper()
+	for _, d := range deliveries {
+		if err := d.Ack(t.Context()); err != nil {
+			t.Fatalf("ack %s: %v", d.Event.Key, err)
+		}
+	}
+}
+
+// nothing checks that no delivery comes for a while.
+func nothing(t *testing.T, s inbox.Source, while time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), while)
+	defer cancel()
+	got, err := s.Fetch(ctx, 10)
+	for _, d := range got {
+		t.Errorf("came, and must not: %s, attempt %d", d.Event.Key, d.Attempt)
+	}
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("fetch: %v", err)
+	}
+}
+
+func keys(deliveries []inbox.Delivery) []convergo.Key {
+	var all []convergo.Key
+	for _, d := range deliveries {
+		all = append(all, d.Event.Key)
+	}
+	return all
+}
+
+func keysOf(events []convergo.Event) []convergo.Key {
+	var all []convergo.Key
+	for _, e := range events {
+		all = append(all, e.Key)
+	}
+	return all
+}
+
+// same compares as sets when the broker promises no order.
+func same(t *testing.T, g Guarantees, got []inbox.Delivery, want []convergo.Event) {
+	t.Helper()
+	have, expect := keys(got), keysOf(want)
+	if !g.OrderedPerAggregate {
+		slices.Sort(have)
+		slices.Sort(expect)
+	}
+	if !slices.Equal(have, expect) {
+		t.Errorf("got  %v\nwant %v", have, expect)
+	}
+}
