@@ -48,20 +48,36 @@ func (c *Consumer[TX]) apply(ctx context.Context, deliveries []Delivery) (rest [
 	if convergo.VerdictOf(err) == convergo.Outage {
 		return deliveries, err
 	}
+	return c.oneByOne(ctx, deliveries)
+}
+
+// oneByOne gives each delivery a transaction of its own. A delivery whose failure cannot even be recorded is stuck: it
+// goes back to the source, and so do later ones of its aggregate. Two such in a row are taken for an outage.
+func (c *Consumer[TX]) oneByOne(ctx context.Context, deliveries []Delivery) (stuck []Delivery, err error) {
+	waits := map[convergo.Aggregate]bool{}
+	inARow := 0
 	for i := range deliveries {
-		one := deliveries[i : i+1]
-		if err = c.commit(ctx, one); err == nil {
+		d := deliveries[i]
+		if waits[d.Event.Aggregate] {
+			stuck = append(stuck, d)
 			continue
 		}
-		if convergo.VerdictOf(err) != convergo.Outage {
-			// Is it this message or the store? If the failure can be recorded, the store works.
-			err = c.blame(ctx, one[0], err)
+		failed := c.commit(ctx, deliveries[i:i+1])
+		if failed != nil && convergo.VerdictOf(failed) != convergo.Outage {
+			failed = c.blame(ctx, d, failed) // is it this message or the store? If the failure can be recorded, the store works
 		}
-		if err != nil {
-			return deliveries[i:], err
+		if failed == nil {
+			inARow = 0
+			continue
+		}
+		err = failed
+		stuck = append(stuck, d)
+		waits[d.Event.Aggregate] = true
+		if inARow++; inARow == 2 || convergo.VerdictOf(failed) == convergo.Outage {
+			return append(stuck, deliveries[i+1:]...), err
 		}
 	}
-	return nil, nil
+	return stuck, err
 }
 
 // commit handles the deliveries in one transaction and acknowledges them after it.
@@ -210,8 +226,8 @@ func (c *Consumer[TX]) bury(ctx context.Context, tx TX, f Failure, hold bool, t 
 	return nil
 }
 
-// blame records, in a transaction of its own, that d's transaction failed. cause is d's fault if that works; otherwise
-// the store is out and the error says so.
+// blame records, in a transaction of its own, that d's transaction failed. cause is d's fault if that works. A message
+// whose aggregate has a queue goes behind that queue and not, as a failed one would, to its head.
 func (c *Consumer[TX]) blame(ctx context.Context, d Delivery, cause error) error {
 	var t tally
 	now := c.cfg.Now()
@@ -220,11 +236,19 @@ func (c *Consumer[TX]) blame(ctx context.Context, d Delivery, cause error) error
 		if err := usable(d); err != nil {
 			return c.buryMalformed(ctx, tx, d.Event, err, &t, now)
 		}
-		_, err := c.fail(ctx, tx, Queued{Event: d.Event}, fmt.Errorf("its transaction failed: %w", cause), &t, now)
+		blocked, err := c.parking.Blocked(ctx, tx, c.cfg.Consumer, []convergo.Aggregate{d.Event.Aggregate})
+		if err != nil {
+			return err
+		}
+		if blocked[d.Event.Aggregate] {
+			t.queued++
+			return c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
+		}
+		_, err = c.fail(ctx, tx, Queued{Event: d.Event}, fmt.Errorf("its transaction failed: %w", cause), &t, now)
 		return err
 	})
 	if err != nil {
-		return convergo.Unreachable(errors.Join(cause, err))
+		return errors.Join(cause, err)
 	}
 	c.publish(&t)
 	c.ack(ctx, []Delivery{d})

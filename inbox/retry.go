@@ -17,8 +17,8 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := c.cfg.Now()
 		queues, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound, c.cfg.PerQueue, now)
-		for i := 0; i < len(queues) && err == nil && ctx.Err() == nil; i++ {
-			err = c.drain(ctx, queues[i])
+		if err == nil {
+			err = c.drainAll(ctx, queues)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -37,6 +37,24 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 			c.sleep(ctx, wait, c.wake)
 		}
 	}
+}
+
+// drainAll works off the queues. A queue that cannot be worked off does not hold up the others; two such in a row are
+// taken for an outage.
+func (c *Consumer[TX]) drainAll(ctx context.Context, queues []Queue) (err error) {
+	inARow := 0
+	for i := 0; i < len(queues) && inARow < 2 && ctx.Err() == nil; i++ {
+		failed := c.drain(ctx, queues[i])
+		if failed == nil {
+			inARow = 0
+			continue
+		}
+		err = failed
+		if inARow++; convergo.VerdictOf(failed) == convergo.Outage {
+			return err
+		}
+	}
+	return err
 }
 
 // drain works off one queue in one transaction, head first. When that transaction fails as a whole for another reason
