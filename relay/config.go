@@ -115,3 +115,6 @@ type Stats struct {
 	LastError   string
 	LastErrorAt time.Time
 }
+
+// leastPerLane is how many events are read of each lane when all lanes are busy.
+func (c Config) leastPerLane() int { return min(max(16, c.Batch/convergo.Lanes), c.Batch) }

@@ -1,0 +1,260 @@
+package relay
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// sameMoment keeps a relay from asking in a tight loop for something that the store calls due and does not hand out.
+const sameMoment = 10 * time.Millisecond
+
+func (s *session) mayClaim(now time.Time) bool {
+	return s.ctx.Err() == nil && !s.claiming && !s.balancing && !s.leaseDue(now) && len(s.held) > 0 && s.trusted() &&
+		slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch == nil })
+}
+
+// claimAt is when the next claim is due: at once when a worker may have events, else with the next delayed event or
+// retry, else at the next poll. During an outage only the next probe counts.
+func (s *session) claimAt(now time.Time) time.Time {
+	at := now.Add(time.Hour)
+	for _, w := range s.workers {
+		if w.batch != nil {
+			continue
+		}
+		t := w.looked.Add(s.cfg.Poll)
+		if !w.due.IsZero() {
+			if due := now.Add(w.due.Sub(s.cfg.Now())); due.Before(t) {
+				t = due
+			}
+			if soonest := w.looked.Add(sameMoment); t.Before(soonest) {
+				t = soonest
+			}
+		}
+		if w.dirty {
+			t = now
+		}
+		if t.Before(at) {
+			at = t
+		}
+	}
+	if s.outage {
+		at = s.probeAt
+	}
+	if at.Before(s.claimNotBy) {
+		at = s.claimNotBy
+	}
+	return at
+}
+
+// request is a Claim call under way.
+type request struct {
+	workers []int // idle when it began
+	leases  []Lease
+	probe   bool
+	perLane int
+}
+
+// maybeClaim claims for all idle workers in one call: an idle relay costs one claim per poll, however many workers it
+// has. Lanes with a batch in flight are left out, whoever's share they are: their events are still in the store.
+func (s *session) maybeClaim(now time.Time) {
+	if !s.mayClaim(now) || now.Before(s.claimAt(now)) {
+		return
+	}
+	req := request{probe: s.outage, perLane: s.perLane}
+	if req.probe {
+		req.perLane = 1
+	}
+	var inFlight [convergo.Lanes]bool
+	for i := range s.workers {
+		w := &s.workers[i]
+		if w.batch != nil {
+			for _, l := range w.batch.leases {
+				inFlight[l.Lane] = true
+			}
+			continue
+		}
+		req.workers = append(req.workers, i)
+		w.dirty, w.due, w.looked = false, time.Time{}, now
+	}
+	for _, l := range s.held {
+		if !inFlight[l.Lane] && (req.probe || slices.Contains(req.workers, s.share[l.Lane])) {
+			req.leases = append(req.leases, l)
+		}
+	}
+	if len(req.leases) == 0 {
+		if req.probe {
+			s.probeAt = now.Add(s.cfg.Poll)
+		}
+		return
+	}
+	s.claiming = true
+	s.spawn(func() func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)
+		defer cancel()
+		claim, err := s.store.Claim(ctx, req.leases, req.perLane, s.cfg.Now())
+		if err == nil && len(claim.Events) > 0 {
+			s.cfg.Probe.At("relay.claimed")
+		}
+		return func() { s.claimed(req, claim, err) }
+	})
+}
+
+// claimed hands the events of a claim to the workers. It may drop them: a claim locks nothing, the next one finds them.
+func (s *session) claimed(req request, claim Claim, err error) {
+	s.claiming = false
+	if s.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.claimFaults++
+		s.claimNotBy = s.clock().Add(s.pace.Delay(s.claimFaults))
+		s.trouble("events could not be claimed", err)
+	} else {
+		s.claimFaults = 0
+	}
+	stale := s.outage && !req.probe // another worker's batch has met the outage since the claim began
+	for _, i := range req.workers {
+		w := &s.workers[i]
+		w.due = claim.NextDue
+		w.dirty = w.dirty || err != nil || stale || req.probe || claim.More && len(claim.Events) > 0
+	}
+	switch {
+	case err != nil || stale:
+	case req.probe:
+		s.startProbe(req, claim.Events)
+	default:
+		s.adapt(req, claim)
+		s.start(req, claim.Events)
+	}
+}
+
+// adapt sets how many events are read of each lane, so that a claim fills its workers' batches whether all lanes are
+// busy or one.
+func (s *session) adapt(req request, claim Claim) {
+	var busy [convergo.Lanes]bool
+	lanes := 0
+	for _, p := range claim.Events {
+		if lane := p.Event.Aggregate.Lane(); !busy[lane] {
+			busy[lane] = true
+			lanes++
+		}
+	}
+	if lanes == 0 {
+		return
+	}
+	fit := min(max(s.cfg.Batch*len(req.workers)/lanes, s.cfg.leastPerLane()), s.cfg.Batch)
+	if claim.More || fit < s.perLane {
+		s.perLane = fit
+	}
+}
+
+// start makes a batch of each worker's events. Events of lanes that were lost since the claim began are dropped.
+func (s *session) start(req request, events []Pending) {
+	batches := make([]*batch, len(s.workers))
+	place := func(worker int, p Pending, leases ...Lease) {
+		b := batches[worker]
+		if b == nil {
+			b = &batch{worker: worker}
+			batches[worker] = b
+		}
+		for _, l := range leases {
+			if !slices.Contains(b.leases, l) {
+				b.leases = append(b.leases, l)
+			}
+		}
+		b.events = append(b.events, p)
+	}
+	var asked [convergo.Lanes]*Lease
+	for i, l := range req.leases {
+		asked[l.Lane] = &req.leases[i]
+	}
+	for _, p := range events {
+		lane := p.Event.Aggregate.Lane()
+		l := asked[lane]
+		switch {
+		case l == nil: // its row names a lane that is not its aggregate's; any of the lanes asked for may be the one
+			s.trouble("an event is stored in a wrong lane", convergo.ErrInvalid, "key", p.Event.Key, "lane should be", lane)
+			place(req.workers[0], p, req.leases...)
+		case slices.Contains(s.held, *l) && slices.Contains(req.workers, s.share[lane]):
+			place(s.share[lane], p, *l)
+		default:
+			s.stir()
+		}
+	}
+	for _, b := range batches {
+		if b != nil {
+			s.launch(b)
+		}
+	}
+}
+
+// startProbe sends one event, any aggregate's first, to find out whether the broker is back. With nothing to send the
+// outage is over as far as anybody can tell.
+func (s *session) startProbe(req request, events []Pending) {
+	candidates := slices.DeleteFunc(slices.Clone(events), func(p Pending) bool { return p.Held })
+	if len(candidates) == 0 {
+		s.recovered()
+		return
+	}
+	aggregate := candidates[rand.IntN(len(candidates))].Event.Aggregate
+	first := candidates[slices.IndexFunc(candidates, func(p Pending) bool { return p.Event.Aggregate == aggregate })]
+	lane := aggregate.Lane()
+	leases := slices.DeleteFunc(slices.Clone(req.leases), func(l Lease) bool { return l.Lane != lane })
+	if len(leases) == 0 {
+		leases = req.leases
+	}
+	s.launch(&batch{worker: req.workers[0], leases: leases, events: []Pending{first}, probe: true})
+}
+
+func (s *session) launch(b *batch) {
+	// Not cancelled with Run's context: what is in flight is finished. The loop cancels it when its time is up.
+	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(s.ctx))
+	s.workers[b.worker].batch = b
+	s.spawn(func() func() {
+		out := s.work(b)
+		return func() { s.finished(b, out) }
+	})
+}
+
+// finished takes the outcome of a batch.
+func (s *session) finished(b *batch, out outcome) {
+	b.cancel(nil)
+	now := s.clock()
+	w := &s.workers[b.worker]
+	w.batch = nil
+	w.dirty = w.dirty || out.again
+	if !out.next.IsZero() && (w.due.IsZero() || out.next.Before(w.due)) {
+		w.due = out.next
+	}
+	if out.leaseLost {
+		s.leaseAt = now // nothing is claimed before the store has told which leases still stand
+		s.count(func(c *Stats) { c.LeaseLosses++ })
+		s.trouble("a settlement was refused; its events will be sent again", ErrLeaseLost)
+	}
+	switch {
+	case out.outage != nil && !s.outage:
+		s.outage, s.outageTries = true, 1
+		s.probeAt = now.Add(s.cfg.Outage.Delay(1))
+		s.count(func(c *Stats) { c.Outages++; c.InOutage = true })
+		s.trouble("the broker cannot be reached; one event at a time will try", out.outage)
+	case out.outage != nil && b.probe:
+		s.outageTries++
+		s.probeAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+		s.trouble("the broker still cannot be reached", out.outage, "probes", s.outageTries-1)
+	case s.outage && out.reached:
+		s.recovered()
+	case s.outage && b.probe: // given up before there was an answer
+		s.probeAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+	}
+}
+
+func (s *session) recovered() {
+	s.outage = false
+	s.stir()
+	s.count(func(c *Stats) { c.InOutage = false })
+	s.cfg.Log.Info("the broker can be reached again", "relay", s.cfg.Name, "probes", s.outageTries)
+}

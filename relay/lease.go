@@ -1,0 +1,93 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// barrier is how long a due renewal waits for the batches in flight.
+func (s *session) barrier() time.Duration { return min(time.Second, s.cfg.Lease/6) }
+
+func (s *session) leaseDue(now time.Time) bool { return !s.leasing && !now.Before(s.leaseAt) }
+
+// maybeLease renews the leases at a third of their term.
+//
+// A full renewal also balances: the store may give lanes of ours to a relay that has joined. If it took a lane with a
+// batch in flight, the events of that batch would be published by both. So a due renewal lets no new batch start and
+// waits for those in flight; when one takes long (a slow broker), the leases are renewed as they are and the balance
+// waits for the next third. At shutdown leases are only renewed, and only for what is still in flight.
+func (s *session) maybeLease(now time.Time) {
+	if !s.leaseDue(now) {
+		return
+	}
+	ended := s.ctx.Err() != nil
+	switch {
+	case ended && (s.stopping(now) || !s.busy()):
+	case ended || s.busy() && !now.Before(s.leaseAt.Add(s.barrier())):
+		s.lease(now, true)
+	case !s.busy():
+		s.lease(now, false)
+	}
+}
+
+func (s *session) lease(now time.Time, renewOnly bool) {
+	s.leasing, s.balancing = true, !renewOnly
+	s.leaseAt = now.Add(s.cfg.Lease / 3)
+	req := LeaseRequest{Owner: s.owner, Held: slices.Clone(s.held), Term: s.cfg.Lease, RenewOnly: renewOnly}
+	s.spawn(func() func() {
+		// Not the context of Run: a renewal that is cancelled at shutdown could still arrive at the database, after the release.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), min(s.cfg.SettleTimeout, s.cfg.Lease/3))
+		defer cancel()
+		leases, err := s.store.Lease(ctx, req)
+		return func() { s.leased(now, leases, err) }
+	})
+}
+
+// leased takes the answer to a Lease call that was begun at started. The term counts from then: the database set the
+// expiry later than that, whatever the network did. A tenth of the term is kept back for clocks that run differently.
+func (s *session) leased(started time.Time, leases []Lease, err error) {
+	s.leasing, s.balancing = false, false
+	now := s.clock()
+	if err != nil {
+		s.leaseFaults++
+		s.leaseAt = now.Add(min(s.pace.Delay(s.leaseFaults), s.cfg.Lease/6))
+		s.trouble("leases could not be renewed", err)
+		return
+	}
+	s.leaseFaults, s.distrusted = 0, false
+	s.trust.Store(int64(started.Sub(s.began) + s.cfg.Lease - s.cfg.Lease/10))
+	leases = slices.Clone(leases)
+	slices.SortFunc(leases, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })
+	if lost := s.dropLost(leases); lost > 0 {
+		s.count(func(c *Stats) { c.LeaseLosses += int64(lost) })
+		s.trouble("lanes were taken over while a batch was in flight", errLeaseGone, "lanes", lost)
+	}
+	if slices.ContainsFunc(leases, func(l Lease) bool { return !slices.Contains(s.held, l) }) {
+		s.stir()
+	}
+	s.held = leases
+	for i, l := range leases {
+		s.share[l.Lane] = i % len(s.workers)
+	}
+	s.count(func(c *Stats) { c.Lanes = len(leases) })
+	if len(leases) == 0 {
+		s.leaseAt = started.Add(min(s.cfg.Poll, s.cfg.Lease/3))
+	}
+}
+
+// dropLost cancels the batches that have a lane which is not among leases, and counts such lanes.
+func (s *session) dropLost(leases []Lease) (lost int) {
+	for _, w := range s.workers {
+		if w.batch == nil {
+			continue
+		}
+		for _, l := range w.batch.leases {
+			if !slices.Contains(leases, l) {
+				w.batch.cancel(errLeaseGone)
+				lost++
+			}
+		}
+	}
+	return lost
+}

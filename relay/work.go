@@ -1,0 +1,266 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// outcome is what the loop needs to know of a batch.
+type outcome struct {
+	again     bool      // there is more to claim at once
+	next      time.Time // when the first of the failed events is due again; zero when none failed
+	outage    error     // the broker could not be reached
+	reached   bool      // the broker answered
+	leaseLost bool
+}
+
+// standing is why later events of an aggregate must not be sent in this batch.
+type standing uint8
+
+const (
+	free    standing = iota
+	behind           // an earlier one failed: they go to the queue of their blocked aggregate
+	waiting          // an earlier one is not through for another reason: they stay where they are
+)
+
+// turn is one publish and its settlement.
+type turn struct {
+	*progress
+	out        *outcome
+	hold       Settlement // what is recorded first
+	skip       []Failure  // dead events whose aggregates go on
+	aside      []Pending
+	firstFail  error
+	unanswered bool // the publisher left an event without an answer
+}
+
+// progress is what the turns of a batch know of the earlier ones.
+type progress struct {
+	batch *batch
+	stuck map[convergo.Aggregate]standing
+	// moved are the aggregates whose queue got shorter. It may be empty now and its aggregate no longer blocked, so that
+	// nothing may be put aside behind it: such events stay in their lane, and the next claim tells how they stand.
+	moved map[convergo.Aggregate]bool
+}
+
+// work publishes and settles a batch, at most Config.Batch events at a time, in order.
+func (s *session) work(b *batch) (out outcome) {
+	p := &progress{batch: b, stuck: map[convergo.Aggregate]standing{}, moved: map[convergo.Aggregate]bool{}}
+	for chunk := range slices.Chunk(b.events, s.cfg.Batch) {
+		for _, group := range s.suspects.split(chunk) {
+			if goOn := s.turn(p, group, &out); !goOn {
+				out.again = true
+				return out
+			}
+		}
+	}
+	return out
+}
+
+// turn publishes and settles one group of events and tells whether the batch may go on.
+func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
+	t := &turn{progress: p, out: out}
+	send := make([]Pending, 0, len(group))
+	for _, e := range group {
+		switch {
+		case e.Held || p.stuck[e.Event.Aggregate] == behind:
+			t.aside = append(t.aside, e)
+		case p.stuck[e.Event.Aggregate] == free:
+			send = append(send, e)
+		}
+	}
+	if len(send) > 0 {
+		// A relay that was paused (a virtual machine stopped, a long collection) must notice here that its time is over: the
+		// token protects the rows from it, but nothing protects the broker.
+		if !s.trusted() || p.batch.ctx.Err() != nil {
+			return false
+		}
+		errs, hung := s.publish(p.batch.ctx, send)
+		s.cfg.Probe.At("relay.published")
+		s.classify(t, send, errs, hung)
+	}
+	for _, e := range t.aside {
+		if !e.Queued && !p.moved[e.Event.Aggregate] {
+			t.hold.Aside = append(t.hold.Aside, e)
+		}
+	}
+	if err := s.settle(t); err != nil {
+		out.leaseLost = errors.Is(err, ErrLeaseLost)
+		return false
+	}
+	return !t.unanswered && out.outage == nil && p.batch.ctx.Err() == nil
+}
+
+// classify turns the broker's answers into a settlement. An event behind one that failed has not failed itself: the
+// publisher did not send it, and it spends no attempt.
+func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
+	now := s.cfg.Now()
+	givenUp := t.batch.ctx.Err() != nil
+	for i, p := range sent {
+		err, aggregate := errs[i], p.Event.Aggregate
+		if err == nil {
+			t.hold.Sent = append(t.hold.Sent, p)
+			t.out.reached = true
+			t.shorten(p)
+			s.suspects.clear(aggregate)
+			continue
+		}
+		if t.stuck[aggregate] != free {
+			if t.stuck[aggregate] == behind {
+				t.aside = append(t.aside, p)
+			}
+			continue
+		}
+		verdict := convergo.VerdictOf(err)
+		unanswered := hung || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		t.unanswered = t.unanswered || unanswered
+		switch {
+		case givenUp && (unanswered || verdict == convergo.Outage): // our doing; nobody knows what became of it
+			t.stuck[aggregate] = waiting
+		case verdict == convergo.Outage || t.batch.probe && unanswered:
+			t.stuck[aggregate] = waiting
+			t.out.outage = err
+		default:
+			if unanswered {
+				s.suspects.add(aggregate)
+			}
+			t.out.reached = t.out.reached || !unanswered
+			s.fail(t, p, err, verdict, now)
+		}
+	}
+}
+
+// shorten notes that a queue has lost its head. What is behind it is free now.
+func (t *turn) shorten(p Pending) {
+	if p.Queued {
+		t.moved[p.Event.Aggregate] = true
+		t.out.again = true
+	}
+}
+
+// fail records a failed attempt, the last one or not.
+func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, now time.Time) {
+	policy := s.cfg.policy(p.Event.Topic)
+	most := policy.MaxAttempts
+	if p.Event.MaxAttempts > 0 {
+		most = p.Event.MaxAttempts
+	}
+	attempts := p.Attempts + 1
+	f := Failure{Pending: p, Error: err.Error(), Place: "relay.publish"}
+	t.stuck[p.Event.Aggregate] = behind
+	switch {
+	case verdict != convergo.Park && attempts < most:
+		f.Next = now.Add(policy.Backoff.Delay(attempts))
+		t.hold.Failed = append(t.hold.Failed, f)
+		if t.out.next.IsZero() || f.Next.Before(t.out.next) {
+			t.out.next = f.Next
+		}
+		if t.firstFail == nil {
+			t.firstFail = err
+		}
+	case policy.OnDead == SkipEvent:
+		t.skip = append(t.skip, f)
+		t.stuck[p.Event.Aggregate] = waiting
+		t.out.again = true
+		t.shorten(p)
+		s.suspects.clear(p.Event.Aggregate)
+	default:
+		t.hold.Dead = append(t.hold.Dead, f)
+		s.suspects.clear(p.Event.Aggregate)
+	}
+}
+
+// settle records the turn. The dead events whose aggregates go on need a settlement of their own.
+func (s *session) settle(t *turn) error {
+	t.hold.HoldAggregate = true
+	for _, st := range []Settlement{t.hold, {Dead: t.skip}} {
+		if len(st.Sent)+len(st.Aside)+len(st.Failed)+len(st.Dead) == 0 {
+			continue
+		}
+		st.Leases = t.batch.leases
+		if len(t.batch.events) > s.cfg.Batch {
+			st.Leases = leasesOf(st, t.batch.leases)
+		}
+		if err := s.record(st); err != nil {
+			return err
+		}
+		s.cfg.Probe.At("relay.settled")
+		s.tell(st, t.firstFail)
+	}
+	return nil
+}
+
+// leasesOf are those of leases that the settlement's events need, so that a lane lost meanwhile costs only its own
+// events. An event in a wrong lane may need any.
+func leasesOf(st Settlement, leases []Lease) []Lease {
+	var needed [convergo.Lanes]bool
+	for _, p := range slices.Concat(st.Sent, st.Aside) {
+		needed[p.Event.Aggregate.Lane()] = true
+	}
+	for _, f := range slices.Concat(st.Failed, st.Dead) {
+		needed[f.Event.Aggregate.Lane()] = true
+	}
+	own := slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool { return !needed[l.Lane] })
+	count := 0
+	for _, n := range needed {
+		if n {
+			count++
+		}
+	}
+	if len(own) < count {
+		return leases
+	}
+	return own
+}
+
+// record settles, and keeps trying while the store fails: the broker has the events, and claiming them again would send
+// them again. It ends with success, with the loss of the lease, or when a shutdown has no more time.
+//
+// The context is not Run's: a shutdown that arrives between the confirmation and here must not undo the confirmation.
+func (s *session) record(st Settlement) error {
+	for attempt := 1; ; attempt++ {
+		st.Now = s.cfg.Now()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.cfg.SettleTimeout)
+		err := s.store.Settle(ctx, st)
+		cancel()
+		if err == nil || errors.Is(err, ErrLeaseLost) {
+			return err
+		}
+		s.trouble("published events could not be settled", err, "events", len(st.Sent), "attempt", attempt)
+		timer := time.NewTimer(s.pace.Delay(attempt))
+		select {
+		case <-s.hard.Done():
+			timer.Stop()
+			return fmt.Errorf("settle %d events before the shutdown: %w", len(st.Sent), err)
+		case <-timer.C:
+		}
+	}
+}
+
+// tell counts and reports a settlement that is durable.
+func (s *session) tell(st Settlement, firstFail error) {
+	s.count(func(c *Stats) {
+		c.Sent += int64(len(st.Sent))
+		c.Failed += int64(len(st.Failed))
+		c.Dead += int64(len(st.Dead))
+	})
+	if n := len(st.Failed); n > 0 {
+		f := st.Failed[0]
+		s.trouble("events could not be published and will be tried again", firstFail,
+			"events", n, "first", f.Event.Key, "type", f.Event.Type, "attempt", f.Attempts+1, "next", f.Next)
+	}
+	for _, f := range st.Dead {
+		s.cfg.Log.Error("an event is dead and waits for a person", "relay", s.cfg.Name, "key", f.Event.Key, "type", f.Event.Type,
+			"topic", f.Event.Topic, "aggregate", f.Event.Aggregate.String(), "attempts", f.Attempts+1, "holds aggregate", st.HoldAggregate,
+			"error", f.Error)
+		s.count(func(c *Stats) { c.LastError, c.LastErrorAt = "dead: "+string(f.Event.Key)+": "+f.Error, st.Now })
+		if s.cfg.OnDead != nil {
+			s.cfg.OnDead(f)
+		}
+	}
+}
