@@ -4,10 +4,16 @@ import (
 	"context"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/idempotency"
 )
 
 // TxOf is the transaction of the request's Idempotency-Key, in which a POST handler does all its work. It panics in a
 // handler that is not behind idempotency.Middleware: a programming error.
 func TxOf(ctx context.Context) convergo.Tx {
-	panic("trade.TxOf: waits for package idempotency")
+	tx, ok := idempotency.Tx[convergo.Tx](ctx)
+	if !ok {
+		panic("trade.TxOf: the handler does not run behind idempotency.Middleware")
+	}
+	return tx
 }
+
