@@ -58,7 +58,7 @@ const (
 	CodeInvalid       = "INVALID_REQUEST"
 	CodeUnauthorized  = "UNAUTHORIZED"
 	CodeUnavailable   = "UNAVAILABLE"
-	CodeDeclined      = "DECLINED"
+	CodeLimit         = "ACCOUNT_LIMIT"
 	CodeAlreadyMoving = "IN_TRANSIT"
 	CodeCanceled      = "CANCELED"
 )
@@ -112,6 +112,19 @@ func (c *Client) RefundStatus(ctx context.Context, refundNo string) (Refund, err
 	var refund Refund
 	err := c.call(ctx, http.MethodGet, "/channel/refunds/"+url.PathEscape(refundNo), nil, &refund)
 	return refund, err
+}
+
+// Bill is the channel's statement of from ≤ time < to; a zero to means everything since from.
+func (c *Client) Bill(ctx context.Context, from, to time.Time) ([]BillRow, error) {
+	period := url.Values{}
+	for name, at := range map[string]time.Time{"from": from, "to": to} {
+		if !at.IsZero() {
+			period.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	var rows []BillRow
+	err := c.call(ctx, http.MethodGet, "/channel/bill?"+period.Encode(), nil, &rows)
+	return rows, err
 }
 
 // paidError carries the trade of an ORDERPAID answer out of call.
