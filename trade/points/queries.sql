@@ -47,9 +47,6 @@ SELECT entry_key, user_id, kind, points, locked, order_no, cause, at FROM points
 -- name: EntriesOfUser
 SELECT entry_key, user_id, kind, points, locked, order_no, cause, at FROM points_entry WHERE user_id = ? ORDER BY at DESC, entry_key LIMIT ?
 
--- name: EntriesOfOrder
-SELECT entry_key, user_id, kind, points, locked, order_no, cause, at FROM points_entry WHERE order_no = ? ORDER BY at, entry_key
-
 -- name: AddOrder :once
 INSERT INTO points_order (order_no, user_id, state, version, locked, spent, given_back, granted, reversed, reason, created_at, updated_at)
 VALUES (?, ?, ?, 1, ?, 0, 0, 0, 0, ?, ?, ?)

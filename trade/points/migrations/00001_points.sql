@@ -1,7 +1,7 @@
 -- Loyalty points: a balance per customer, and a row for every change of it.
 -- +goose Up
 CREATE TABLE points_account (
-  user_id VARCHAR(255) NOT NULL PRIMARY KEY,
+  user_id VARCHAR(64) NOT NULL PRIMARY KEY,
   balance BIGINT NOT NULL,
   locked BIGINT NOT NULL,
   debt BIGINT NOT NULL,
@@ -14,22 +14,21 @@ CREATE TABLE points_account (
 -- Append-only. Sum of points = balance - debt; sum of locked = locked.
 CREATE TABLE points_entry (
   entry_key VARCHAR(255) NOT NULL PRIMARY KEY,
-  user_id VARCHAR(255) NOT NULL,
+  user_id VARCHAR(64) NOT NULL,
   kind VARCHAR(20) NOT NULL,
   points BIGINT NOT NULL,
   locked BIGINT NOT NULL,
-  order_no VARCHAR(100) NOT NULL,
+  order_no VARCHAR(64) NOT NULL,
   cause VARCHAR(255) NOT NULL,
   at BIGINT NOT NULL,
   CONSTRAINT points_entry_kind CHECK (kind IN ('GRANT', 'ORDER_POINT', 'POINT_LOCK', 'POINT_SPEND', 'POINT_UNLOCK', 'POINT_BACK', 'POINT_REVERSAL'))
 );
 CREATE INDEX points_entry_user ON points_entry (user_id, at);
-CREATE INDEX points_entry_order ON points_entry (order_no);
 
 -- What the service knows of an order. A RELEASED row with locked 0 and no entries is a tombstone: the cancellation came first.
 CREATE TABLE points_order (
-  order_no VARCHAR(100) NOT NULL PRIMARY KEY,
-  user_id VARCHAR(255) NOT NULL,
+  order_no VARCHAR(64) NOT NULL PRIMARY KEY,
+  user_id VARCHAR(64) NOT NULL,
   state VARCHAR(10) NOT NULL,
   version BIGINT NOT NULL,
   locked BIGINT NOT NULL,
