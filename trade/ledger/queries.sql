@@ -12,7 +12,7 @@ SELECT seq, hash FROM ledger_head WHERE name = 'main'
 UPDATE ledger_head SET hash = ? WHERE name = 'main' AND seq = ?
 
 -- name: AddJournal
--- Plain, not :once: the caller looked for the key after Advance, and a clash would be a bug that must not pass silently.
+-- Plain, not :once: the caller looked for the key before; a clash is a twin that committed since, and fails this attempt.
 INSERT INTO journal (journal_key, seq, kind, order_no, corrects, reason, cause, actor, at, prev_hash, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: AddPosting
@@ -41,7 +41,6 @@ SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.ord
 LEFT JOIN journal j ON j.journal_key = p.journal_key WHERE j.journal_key IS NULL ORDER BY p.journal_key, p.line_no LIMIT 1
 
 -- name: TrialBalance
--- CAST: a SUM of BIGINT is NUMERIC on PostgreSQL and DECIMAL on MySQL.
 SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM posting GROUP BY account, currency ORDER BY account, currency
 
 -- name: BalanceOf
@@ -50,3 +49,7 @@ SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM postin
 -- name: PostingsOfAccount
 SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at, j.seq FROM posting p JOIN journal j ON j.journal_key = p.journal_key
 WHERE p.account = ? AND j.seq > ? ORDER BY j.seq, p.line_no LIMIT ?
+
+-- name: SuspenseByOrder
+SELECT order_no, currency, SUM(debit) - SUM(credit) AS balance, MIN(at) AS since FROM posting WHERE account = 'suspense'
+GROUP BY order_no, currency HAVING SUM(debit) <> SUM(credit) ORDER BY MIN(at), order_no, currency LIMIT ?

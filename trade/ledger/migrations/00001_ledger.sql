@@ -14,7 +14,7 @@ CREATE TABLE journal (
   journal_key VARCHAR(255) NOT NULL PRIMARY KEY,
   seq BIGINT NOT NULL UNIQUE,
   kind VARCHAR(20) NOT NULL,
-  order_no VARCHAR(100) NOT NULL,
+  order_no VARCHAR(64) NOT NULL,
   corrects VARCHAR(255) NOT NULL,
   reason TEXT NOT NULL,
   cause VARCHAR(255) NOT NULL,
@@ -33,7 +33,7 @@ CREATE TABLE posting (
   currency VARCHAR(3) NOT NULL,
   debit BIGINT NOT NULL,
   credit BIGINT NOT NULL,
-  order_no VARCHAR(100) NOT NULL,
+  order_no VARCHAR(64) NOT NULL,
   at BIGINT NOT NULL,
   PRIMARY KEY (journal_key, line_no),
   CONSTRAINT posting_one_side CHECK ((debit > 0 AND credit = 0) OR (debit = 0 AND credit > 0))
