@@ -65,9 +65,12 @@ func WriteProblem(w http.ResponseWriter, p *Problem) {
 }
 
 // ScopeOf is the scope of a request's Idempotency-Key: who, method and path. One user's key is nothing to another
-// user's, nor to another endpoint's.
+// user's, nor to another endpoint's. Empty for nobody.
 func ScopeOf(r *http.Request) string {
-	p, _ := PrincipalOf(r.Context())
+	p, ok := PrincipalOf(r.Context())
+	if !ok {
+		return ""
+	}
 	return p.String() + " " + r.Method + " " + r.URL.Path
 }
 

@@ -16,4 +16,3 @@ func TxOf(ctx context.Context) convergo.Tx {
 	}
 	return tx
 }
-

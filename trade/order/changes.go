@@ -1,0 +1,84 @@
+package order
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// changes wakes those who wait for an order to change. It is a hint in this process only: a waiter also looks by itself
+// every now and then, so one that misses a wake-up, or whose order is moved by another process, is late and never wrong.
+type changes struct {
+	mu      sync.Mutex
+	waiting map[string]map[chan struct{}]struct{}
+}
+
+func newChanges() *changes { return &changes{waiting: map[string]map[chan struct{}]struct{}{}} }
+
+// lookAgain is how long a waiter waits without a wake-up before it looks by itself.
+const lookAgain = 250 * time.Millisecond
+
+// announce wakes the order's waiters after the commit.
+func (c *changes) announce(tx convergo.Tx, no string) {
+	if after, ok := tx.(convergo.AfterCommit); ok {
+		after.AfterCommit(func() { c.wake(no) })
+	}
+}
+
+func (c *changes) wake(no string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for w := range c.waiting[no] {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// subscribe returns a channel that gets a value at changes from now on, and how to end it.
+func (c *changes) subscribe(no string) (woken <-chan struct{}, done func()) {
+	w := make(chan struct{}, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting[no] == nil {
+		c.waiting[no] = map[chan struct{}]struct{}{}
+	}
+	c.waiting[no][w] = struct{}{}
+	return w, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waiting[no], w)
+		if len(c.waiting[no]) == 0 {
+			delete(c.waiting, no)
+		}
+	}
+}
+
+// until calls look until it is satisfied, it fails, the timeout is over or ctx ends; the last two are no errors. It looks
+// at least once.
+func (c *changes) until(ctx context.Context, no string, timeout time.Duration, look func() (satisfied bool, err error)) error {
+	woken, done := c.subscribe(no) // before looking: a change between the look and the wait is not missed
+	defer done()
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		satisfied, err := look()
+		if satisfied || err != nil || timeout <= 0 {
+			return err
+		}
+		select {
+		case <-woken:
+		case <-tick.C:
+		case <-deadline.C:
+			_, err := look()
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
