@@ -13,7 +13,8 @@ import (
 const sameMoment = 10 * time.Millisecond
 
 func (s *session) mayClaim(now time.Time) bool {
-	return s.ctx.Err() == nil && !s.claiming && !s.balancing && !s.leaseDue(now) && len(s.held) > 0 && s.trusted() &&
+	probing := slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch != nil && w.batch.probe })
+	return s.ctx.Err() == nil && !probing && !s.claiming && !s.balancing && !s.leaseDue(now) && len(s.held) > 0 && s.trusted() &&
 		slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch == nil })
 }
 
