@@ -1,0 +1,107 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"regexp"
+
+	"github.com/pressly/goose/v3"
+)
+
+// setName of migrations is part of a table's name.
+var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
+
+// Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, each in a
+// transaction of its own, with a version table "goose_<set>" of its own. A database that has a migration which fsys lacks
+// is refused with ErrNewer, before anything is written.
+func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
+	if s.writer == nil {
+		return fmt.Errorf("sqlite store %s: migrate %s: %w", s.opts.Name, set, ErrReadOnly)
+	}
+	if err := s.migrate(ctx, set, fsys); err != nil {
+		return fmt.Errorf("sqlite store %s: migrate: %w", s.opts.Name, s.explain(err))
+	}
+	return nil
+}
+
+func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) error {
+	if err := s.refuseNewer(ctx, set, fsys); err != nil {
+		return err
+	}
+	db, err := s.openPool(s.writeDSN(), 1, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	provider, err := provide(db, set, fsys)
+	if err != nil {
+		return err
+	}
+	// Two processes that start together may both find a migration missing; the slower one fails, and finds it there when it
+	// looks again.
+	for attempt := 1; ; attempt++ {
+		var done []*goose.MigrationResult
+		done, err = provider.Up(ctx)
+		for _, m := range done {
+			s.opts.Log.InfoContext(ctx, "migrated", slog.String("store", s.opts.Name), slog.String("set", set), slog.Int64("version", m.Source.Version))
+		}
+		if err == nil || ctx.Err() != nil || attempt == 3 {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("set %s: %w", set, err)
+	}
+	return nil
+}
+
+func provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, error) {
+	if !setName.MatchString(set) {
+		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, fsys,
+		goose.WithTableName("goose_"+set), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, fmt.Errorf("set %s: %w", set, err)
+	}
+	return provider, nil
+}
+
+// refuseNewer looks without writing: the connection is query_only and does not set the journal mode.
+func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) error {
+	if info, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	}
+	db, err := s.openPool(s.readDSN(), 1, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	provider, err := provide(db, set, fsys)
+	if err != nil {
+		return err
+	}
+	var there int
+	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", "goose_"+set).Scan(&there)
+	if err != nil {
+		return fmt.Errorf("read the schema: %w", err)
+	}
+	if there == 0 {
+		return nil
+	}
+	var version int64
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
+	if err != nil {
+		return fmt.Errorf("read the version of set %s: %w", set, err)
+	}
+	sources := provider.ListSources()
+	if newest := sources[len(sources)-1].Version; version > newest {
+		return fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer)
+	}
+	return nil
+}

@@ -1,0 +1,2 @@
+-- Statements of the SQLite store. Every write runs in the store's one write transaction (BEGIN IMMEDIATE), so no statement
+-- locks anything by itself; readers see a snapshot.

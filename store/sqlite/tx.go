@@ -1,0 +1,258 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/convergo/convergo"
+)
+
+// Tx is the transaction that Update and View hand out. It is used by one goroutine at a time, and only until the function
+// that it was given to returns; later its methods answer ErrTxDone. It implements convergo.Tx and convergo.AfterCommit.
+type Tx struct {
+	store *Store
+	conn  *sql.Conn
+	write bool
+	depth int // savepoints around it
+	done  atomic.Bool
+	hooks []func()
+	woken struct{ events, calls bool } // wake-ups that are arranged already
+}
+
+// usable tells why a statement cannot run now. On the write connection a statement is never interrupted: SQLite answers an
+// interrupted write by rolling back the whole transaction, which others share. So ctx is looked at between statements.
+func (t *Tx) usable(ctx context.Context) error {
+	if t.done.Load() {
+		return fmt.Errorf("sqlite store %s: %w: use it only inside the function that it was given to", t.store.opts.Name, ErrTxDone)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("sqlite store %s: %w", t.store.opts.Name, err)
+	}
+	if t.write {
+		if lost := t.store.writer.group.lost; lost != nil {
+			return fmt.Errorf("sqlite store %s: %w: %w", t.store.opts.Name, errGroupLost, lost)
+		}
+	}
+	return nil
+}
+
+func (t *Tx) context(ctx context.Context) context.Context {
+	if t.write {
+		return context.Background()
+	}
+	return ctx
+}
+
+// ExecContext implements convergo.Tx.
+func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := t.usable(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.ExecContext(t.context(ctx), query, args...)
+}
+
+// QueryContext implements convergo.Tx.
+func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := t.usable(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.QueryContext(t.context(ctx), query, args...)
+}
+
+// QueryRowContext implements convergo.Tx.
+func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if err := t.usable(ctx); err != nil {
+		return t.store.read.QueryRowContext(over{ctx, err}, query)
+	}
+	return t.conn.QueryRowContext(t.context(ctx), query, args...)
+}
+
+// over is an ended context with an error of our choice: the way to make a *sql.Row that answers with that error.
+type over struct {
+	context.Context
+	err error
+}
+
+func (o over) Err() error { return o.err }
+
+func (o over) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// AfterCommit has f run after the commit, in order of the calls; not after a rollback, nor when the savepoint that the
+// call was made in is rolled back. It implements convergo.AfterCommit.
+func (t *Tx) AfterCommit(f func()) { t.hooks = append(t.hooks, f) }
+
+type openUpdate struct{ store *Store } // context key: the Update of that store that a context belongs to
+
+// Update runs fn in a write transaction and commits it when fn returns nil; what it wrote is durable on return.
+// Concurrent Updates share one commit, each in a savepoint of its own: fn must not wait for another Update of the same
+// store. An error, a panic and runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who
+// shared it get the error. A ctx that ends while waiting for the turn, or before fn has returned, rolls back; during the
+// commit it is too late. Functions given to AfterCommit have run on return. fn never runs twice.
+func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
+	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
+}
+
+func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	if s.writer == nil {
+		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, ErrReadOnly)
+	}
+	if outer, ok := ctx.Value(openUpdate{s}).(*Tx); ok && !outer.done.Load() {
+		return fmt.Errorf("sqlite store %s: Update inside an Update of the same store waits for itself: use Nested", s.opts.Name)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
+	}
+	t := &turn{outcome: make(chan error, 1)}
+	if err := s.writer.enter(ctx, t); err != nil {
+		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
+	}
+	tx := &Tx{store: s, conn: s.writer.conn, write: true}
+	if err := s.run(ctx, t, tx, fn); err != nil {
+		return err
+	}
+	if err := <-t.outcome; err != nil {
+		return fmt.Errorf("sqlite store %s: commit: %w", s.opts.Name, s.explain(err))
+	}
+	for _, f := range tx.hooks {
+		f()
+	}
+	return nil
+}
+
+// run runs fn with the baton in hand and passes it on, however fn ends. nil means that t waits for the commit.
+func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Context, tx *Tx) error) (err error) {
+	w, kept := s.writer, false
+	g := &w.group
+	first := !g.open
+	defer func() {
+		tx.done.Store(true)
+		if kept {
+			g.members = append(g.members, t)
+		} else if first { // nothing else is in the transaction: it needed no savepoint
+			w.rollback()
+			g.lost = nil
+		} else if g.lost == nil {
+			s.undo("g")
+		}
+		w.pass()
+	}()
+	if first {
+		err = w.begin(ctx)
+	} else {
+		_, err = w.conn.ExecContext(context.Background(), "SAVEPOINT g")
+	}
+	if err != nil {
+		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, s.explain(err))
+	}
+	if err = fn(context.WithValue(ctx, openUpdate{s}, tx), tx); err != nil {
+		return err
+	}
+	if err = tx.usable(ctx); err != nil {
+		return err
+	}
+	if !first {
+		if _, err = w.conn.ExecContext(context.Background(), "RELEASE g"); err != nil {
+			return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, s.explain(err))
+		}
+	}
+	kept = true
+	return nil
+}
+
+// undo rolls back to the savepoint. When that fails the transaction is not what we think it is, and is lost.
+func (s *Store) undo(savepoint string) {
+	g := &s.writer.group
+	_, err := s.writer.conn.ExecContext(context.Background(), "ROLLBACK TO "+savepoint)
+	if err == nil {
+		_, err = s.writer.conn.ExecContext(context.Background(), "RELEASE "+savepoint)
+	}
+	if err != nil && g.lost == nil {
+		g.lost = fmt.Errorf("roll back to savepoint %s: %w", savepoint, err)
+	}
+}
+
+// Nested runs fn inside a savepoint of tx. When fn returns an error, panics or ends its goroutine, only what it wrote,
+// and the functions that it gave to AfterCommit, are undone; tx stays usable. The error is returned as it is.
+func (s *Store) Nested(ctx context.Context, tx convergo.Tx, fn func(ctx context.Context, tx convergo.Tx) error) error {
+	outer, ok := tx.(*Tx)
+	if !ok || outer.store != s {
+		return fmt.Errorf("sqlite store %s: Nested needs a transaction of this store, not %T", s.opts.Name, tx)
+	}
+	if !outer.write {
+		return fmt.Errorf("sqlite store %s: Nested in a View: %w", s.opts.Name, ErrReadOnly)
+	}
+	if err := outer.usable(ctx); err != nil {
+		return err
+	}
+	inner := &Tx{store: s, conn: outer.conn, write: true, depth: outer.depth + 1, woken: outer.woken}
+	savepoint := "n" + strconv.Itoa(inner.depth)
+	if _, err := s.writer.conn.ExecContext(context.Background(), "SAVEPOINT "+savepoint); err != nil {
+		return fmt.Errorf("sqlite store %s: nested: %w", s.opts.Name, s.explain(err))
+	}
+	kept := false
+	defer func() {
+		inner.done.Store(true)
+		if !kept && s.writer.group.lost == nil {
+			s.undo(savepoint)
+		}
+	}()
+	if err := fn(ctx, inner); err != nil {
+		return err
+	}
+	if err := inner.usable(ctx); err != nil {
+		return err
+	}
+	if _, err := s.writer.conn.ExecContext(context.Background(), "RELEASE "+savepoint); err != nil {
+		return fmt.Errorf("sqlite store %s: nested: %w", s.opts.Name, s.explain(err))
+	}
+	kept = true
+	outer.hooks = append(outer.hooks, inner.hooks...)
+	outer.woken = inner.woken
+	return nil
+}
+
+// View runs fn in a read-only transaction with one snapshot: the commits up to its first statement. It does not wait for
+// writers. fn should be short: while it runs the WAL cannot be reused.
+func (s *Store) View(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) (err error) {
+	conn, err := s.read.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("sqlite store %s: view: %w", s.opts.Name, s.reading(err))
+	}
+	tx := &Tx{store: s, conn: conn}
+	defer func() {
+		tx.done.Store(true)
+		_, ending := conn.ExecContext(context.Background(), "COMMIT")
+		if closing := errors.Join(ending, conn.Close()); err == nil && closing != nil {
+			err = fmt.Errorf("sqlite store %s: end view: %w", s.opts.Name, closing)
+		}
+	}()
+	if _, err = conn.ExecContext(ctx, "BEGIN"); err != nil {
+		return fmt.Errorf("sqlite store %s: view: %w", s.opts.Name, s.explain(err))
+	}
+	if err = fn(ctx, tx); err != nil {
+		return err
+	}
+	for _, f := range tx.hooks {
+		f()
+	}
+	return nil
+}
+
+// reading explains an error of the readers' pool.
+func (s *Store) reading(err error) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	return s.explain(err)
+}
