@@ -72,13 +72,16 @@ func (t Terms) check() error {
 	case trade.CheckCurrency(t.Currency) != nil:
 		return trade.Invalid("body.currency", trade.CheckCurrency(t.Currency).Error(), "use an ISO 4217 code")
 	case t.FaceValue < 1 || trade.CheckMinor(t.FaceValue) != nil:
-		return trade.Invalid("body.face_value", fmt.Sprintf("face value %d is not between 1 and %d", t.FaceValue, trade.MaxMinor), "give it in minor units")
+		return trade.Invalid("body.face_value", fmt.Sprintf("face value %d is not between 1 and %d", t.FaceValue, trade.MaxMinor),
+			"give it in minor units")
 	case trade.CheckMinor(t.MinimumSpend) != nil:
 		return trade.Invalid("body.minimum_spend", trade.CheckMinor(t.MinimumSpend).Error(), "give it in minor units")
 	case t.TotalLimit < 1 || t.TotalLimit > most:
-		return trade.Invalid("body.total_limit", fmt.Sprintf("limit %d is not between 1 and %d", t.TotalLimit, most), "give a limit in this range")
+		return trade.Invalid("body.total_limit", fmt.Sprintf("limit %d is not between 1 and %d", t.TotalLimit, most),
+			"give a limit in this range")
 	case t.PerUserLimit < 1 || t.PerUserLimit > most:
-		return trade.Invalid("body.per_user_limit", fmt.Sprintf("limit %d is not between 1 and %d", t.PerUserLimit, most), "give a limit in this range")
+		return trade.Invalid("body.per_user_limit", fmt.Sprintf("limit %d is not between 1 and %d", t.PerUserLimit, most),
+			"give a limit in this range")
 	case !t.ValidUntil.After(t.ValidFrom):
 		return trade.Invalid("body.valid_until", "the coupon would end before it begins", "give a time after valid_from")
 	}

@@ -1,11 +1,13 @@
 -- The statements of the coupon service. All run inside the transaction of the event or request that caused them.
 
 -- name: AddCoupon :once
-INSERT INTO coupon (code, face_value, currency, minimum_spend, total_limit, per_user_limit, valid_from, valid_until, locked, redeemed, created_at)
+INSERT INTO coupon (code, face_value, currency, minimum_spend, total_limit, per_user_limit, valid_from, valid_until, locked, redeemed,
+  created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?)
 
 -- name: FindCoupon
-SELECT code, face_value, currency, minimum_spend, total_limit, per_user_limit, valid_from, valid_until, locked, redeemed, created_at FROM coupon WHERE code = ?
+SELECT code, face_value, currency, minimum_spend, total_limit, per_user_limit, valid_from, valid_until, locked, redeemed, created_at
+FROM coupon WHERE code = ?
 
 -- name: Lock
 -- Reservations are counted, not finished orders: the limit is reached when it is promised away.

@@ -39,7 +39,8 @@ func (s *Service) created(ctx context.Context, tx convergo.Tx, e convergo.Event)
 	if err != nil || placed.CouponCode == "" {
 		return err
 	}
-	if err := errors.Join(trade.CheckOrderNo(placed.OrderNo), trade.CheckUserID(placed.UserID), trade.CheckCouponCode(placed.CouponCode)); err != nil {
+	if err := errors.Join(trade.CheckOrderNo(placed.OrderNo), trade.CheckUserID(placed.UserID),
+		trade.CheckCouponCode(placed.CouponCode)); err != nil {
 		return convergo.Permanent(err)
 	}
 	known, err := s.use(ctx, tx, placed.OrderNo, placed.UserID)
@@ -55,7 +56,8 @@ func (s *Service) created(ctx context.Context, tx convergo.Tx, e convergo.Event)
 	if err := s.begin(ctx, tx, e, u, Rejected, refused.Error(), "reject", "created"); err != nil {
 		return err
 	}
-	return s.emit(ctx, tx, trade.CouponRejected, 1, trade.Answer{OrderNo: u.orderNo, UserID: u.userID, Currency: placed.Currency, Reason: refused.Error()})
+	return s.emit(ctx, tx, trade.CouponRejected, 1, trade.Answer{OrderNo: u.orderNo, UserID: u.userID, Currency: placed.Currency,
+		Reason: refused.Error()})
 }
 
 // lock counts one use, or fails with a refusal and has changed nothing.
@@ -98,7 +100,8 @@ func (s *Service) lock(ctx context.Context, tx convergo.Tx, e convergo.Event, pl
 		if err := s.effect(ctx, tx, e, u, "LOCK", ""); err != nil {
 			return err
 		}
-		return s.emit(ctx, tx, trade.CouponLocked, 1, trade.Answer{OrderNo: u.orderNo, UserID: u.userID, Currency: c.Currency, Amount: c.FaceValue})
+		return s.emit(ctx, tx, trade.CouponLocked, 1, trade.Answer{OrderNo: u.orderNo, UserID: u.userID, Currency: c.Currency,
+			Amount: c.FaceValue})
 	})
 }
 
@@ -133,7 +136,8 @@ func (s *Service) paid(ctx context.Context, tx convergo.Tx, e convergo.Event) er
 	case err != nil:
 		return err
 	case u == nil:
-		return fmt.Errorf("order %s is paid with coupon %s but its use is not known here: its OrderCreated has not been applied", paid.OrderNo, paid.CouponCode)
+		return fmt.Errorf("order %s is paid with coupon %s but its use is not known here: its OrderCreated has not been applied",
+			paid.OrderNo, paid.CouponCode)
 	}
 	version, err := s.move(ctx, tx, e, u, "redeem", paid.Transaction)
 	if err != nil || version == 0 {
@@ -193,7 +197,8 @@ func (s *Service) refunded(ctx context.Context, tx convergo.Tx, e convergo.Event
 	if err != nil || version == 0 {
 		return err
 	}
-	return s.giveBack(ctx, tx, e, *u, "GiveBack", "RETURN", "REDEEM", version, trade.Answer{RefundNo: refund.RefundNo, Currency: refund.Currency})
+	return s.giveBack(ctx, tx, e, *u, "GiveBack", "RETURN", "REDEEM", version, trade.Answer{RefundNo: refund.RefundNo,
+		Currency: refund.Currency})
 }
 
 // giveBack takes one use off the counters, once: the move of the machine was made in this transaction.

@@ -122,7 +122,8 @@ func (s *Service) hold(ctx context.Context, tx convergo.Tx, e convergo.Event, pl
 			return err
 		}
 	}
-	return s.emit(ctx, tx, trade.StockHeld, convergo.Key("StockHeld:"+placed.OrderNo), 1, trade.Answer{OrderNo: placed.OrderNo, UserID: placed.UserID})
+	return s.emit(ctx, tx, trade.StockHeld, convergo.Key("StockHeld:"+placed.OrderNo), 1, trade.Answer{OrderNo: placed.OrderNo,
+		UserID: placed.UserID})
 }
 
 // explain says why a SKU could not be reserved.
@@ -175,7 +176,8 @@ func (s *Service) mustFlow(ctx context.Context, tx convergo.Tx, kind, orderNo st
 
 // flow writes the flow row and the effect of a change; fresh is false, and nothing is written, when the change was made
 // before.
-func (s *Service) flow(ctx context.Context, tx convergo.Tx, key, kind, orderNo string, n need, cause, reverses convergo.Key) (fresh bool, err error) {
+func (s *Service) flow(ctx context.Context, tx convergo.Tx, key, kind, orderNo string, n need, cause,
+	reverses convergo.Key) (fresh bool, err error) {
 	at := s.Now()
 	added, err := s.change(ctx, tx, "AddFlow", key, n.sku, kind, n.quantity, orderNo, string(cause), convergo.Micros(at))
 	if err != nil || added == 0 {

@@ -47,7 +47,7 @@ type Flow struct {
 type Receipt struct {
 	SKU      string `json:"sku" minLength:"1" maxLength:"64"`
 	Quantity int64  `json:"quantity" minimum:"1" maximum:"1000000000"`
-	Key      string `json:"key" minLength:"1" maxLength:"200" doc:"identity of the delivery, such as its note's number; a second receipt with it adds nothing"`
+	Key      string `json:"key" minLength:"1" maxLength:"200" doc:"number of the delivery note; a second receipt with it adds nothing"`
 }
 
 // Routes registers the operations on stock.
@@ -75,7 +75,8 @@ func (s *Service) receive(ctx context.Context, in *struct{ Body Receipt }) (*sto
 		return nil, trade.Invalid("body.sku", err.Error(), "use the SKU of PUT /products/{sku}")
 	}
 	if r.Quantity < 1 || r.Quantity > maxReceipt {
-		return nil, trade.Invalid("body.quantity", fmt.Sprintf("quantity %d is not between 1 and %d", r.Quantity, maxReceipt), "split the delivery")
+		return nil, trade.Invalid("body.quantity", fmt.Sprintf("quantity %d is not between 1 and %d", r.Quantity, maxReceipt),
+			"split the delivery")
 	}
 	key := convergo.Key(receive + ":" + r.Key)
 	if err := key.Validate(); err != nil {

@@ -17,8 +17,9 @@ UPDATE stock SET reserved = reserved + ?, updated_at = ? WHERE sku = ? AND on_ha
 UPDATE stock SET reserved = reserved - ?, updated_at = ? WHERE sku = ? AND reserved >= ?
 
 -- name: Deduct
--- CASE-free on purpose: no column on the right side is one that an earlier assignment changed, which MySQL would see.
-UPDATE stock SET on_hand = on_hand - ?, reserved = reserved - ?, sold = sold + ?, updated_at = ? WHERE sku = ? AND reserved >= ? AND on_hand >= ?
+-- No column on a right side is one that an earlier assignment changed, which MySQL would see.
+UPDATE stock SET on_hand = on_hand - ?, reserved = reserved - ?, sold = sold + ?, updated_at = ?
+WHERE sku = ? AND reserved >= ? AND on_hand >= ?
 
 -- name: Return
 UPDATE stock SET on_hand = on_hand + ?, sold = sold - ?, updated_at = ? WHERE sku = ? AND sold >= ?
@@ -53,7 +54,8 @@ UPDATE stock_hold SET state = ?, updated_at = ? WHERE order_no = ? AND sku = ? A
 
 -- name: ReturnHold
 -- Never more back than was deducted, whatever the sum of the refunds says.
-UPDATE stock_hold SET returned = returned + ?, updated_at = ? WHERE order_no = ? AND sku = ? AND state = 'DEDUCTED' AND returned + ? <= quantity
+UPDATE stock_hold SET returned = returned + ?, updated_at = ?
+WHERE order_no = ? AND sku = ? AND state = 'DEDUCTED' AND returned + ? <= quantity
 
 -- name: FindStock
 SELECT sku, on_hand, reserved, sold, updated_at FROM stock WHERE sku = ?

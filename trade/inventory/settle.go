@@ -72,7 +72,8 @@ func (s *Service) paid(ctx context.Context, tx convergo.Tx, e convergo.Event) er
 
 // move applies a move of the order's machine. done is false when it was made before by the same cause; everything else that
 // is not an application is an error for a person.
-func (s *Service) move(ctx context.Context, tx convergo.Tx, e convergo.Event, orderNo, move, cause string) (done bool, version int64, err error) {
+func (s *Service) move(ctx context.Context, tx convergo.Tx, e convergo.Event, orderNo, move, cause string) (done bool,
+	version int64, err error) {
 	res, err := s.orders.Apply(ctx, tx, machine.Request{ID: orderNo, Move: move, Cause: cause, Key: e.Key, Actor: Name, At: s.Now()})
 	switch {
 	case err != nil:
@@ -160,7 +161,8 @@ func (s *Service) refunded(ctx context.Context, tx convergo.Tx, e convergo.Event
 	case order == nil || order.state == Held:
 		return fmt.Errorf("refund %s: the stock of order %s is not deducted yet", refund.RefundNo, refund.OrderNo)
 	case order.state != Deducted:
-		return convergo.Permanent(fmt.Errorf("refund %s: the stock of order %s is %s: nothing was sold", refund.RefundNo, refund.OrderNo, order.state))
+		return convergo.Permanent(fmt.Errorf("refund %s: the stock of order %s is %s: nothing was sold", refund.RefundNo, refund.OrderNo,
+			order.state))
 	}
 	fresh := 0
 	for _, n := range needs {

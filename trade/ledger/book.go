@@ -54,7 +54,8 @@ func (s *Service) paymentRefunded(ctx context.Context, tx convergo.Tx, e converg
 	if err != nil {
 		return err
 	}
-	return s.book(ctx, tx, e, "REFUND", r.RefundNo, r.OrderNo, r.Currency, debit(Suspense, r.Amount), credit(channelAccount(r.Channel), r.Amount))
+	return s.book(ctx, tx, e, "REFUND", r.RefundNo, r.OrderNo, r.Currency, debit(Suspense, r.Amount), credit(channelAccount(r.Channel),
+		r.Amount))
 }
 
 // pointsGranted books what the order's points will cost, one minor unit each.
@@ -63,7 +64,8 @@ func (s *Service) pointsGranted(ctx context.Context, tx convergo.Tx, e convergo.
 	if err != nil {
 		return err
 	}
-	return s.book(ctx, tx, e, "ORDER_POINT", a.OrderNo, a.OrderNo, a.Currency, debit(PointsExpense, a.Points), credit(PointsLiability, a.Points))
+	return s.book(ctx, tx, e, "ORDER_POINT", a.OrderNo, a.OrderNo, a.Currency, debit(PointsExpense, a.Points), credit(PointsLiability,
+		a.Points))
 }
 
 // pointsReversed books granted points that a refund took back. Spent points given back are part of ORDER_REFUND. A refund
@@ -73,7 +75,8 @@ func (s *Service) pointsReversed(ctx context.Context, tx convergo.Tx, e convergo
 	if err != nil {
 		return err
 	}
-	return s.book(ctx, tx, e, "POINT_REVERSAL", a.RefundNo, a.OrderNo, a.Currency, debit(PointsLiability, a.Points), credit(PointsExpense, a.Points))
+	return s.book(ctx, tx, e, "POINT_REVERSAL", a.RefundNo, a.OrderNo, a.Currency, debit(PointsLiability, a.Points),
+		credit(PointsExpense, a.Points))
 }
 
 func channelAccount(channel string) string { return "channel:" + channel }
@@ -83,7 +86,8 @@ func debit(account string, amount int64) Posting { return Posting{Account: accou
 func credit(account string, amount int64) Posting { return Posting{Account: account, Credit: amount} }
 
 // book posts the journal "{kind}:{id}" of an event.
-func (s *Service) book(ctx context.Context, tx convergo.Tx, e convergo.Event, kind, id, orderNo, currency string, postings ...Posting) error {
+func (s *Service) book(ctx context.Context, tx convergo.Tx, e convergo.Event, kind, id, orderNo, currency string,
+	postings ...Posting) error {
 	for i := range postings {
 		postings[i].Currency = currency
 	}

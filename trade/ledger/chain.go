@@ -14,9 +14,10 @@ import (
 // hashVersion starts what is hashed; another layout gets another version.
 const hashVersion = "convergo.ledger.1"
 
-// digest is the journal's hash: SHA-256 in hexadecimal over, in this order, the layout's version, prev_hash, seq, key, kind, order_no, corrects,
-// reason, cause, actor, at (microseconds), the number of postings and of each account, currency, debit and credit. Text is preceded by
-// its length as eight bytes, numbers are eight bytes, both big-endian: no two journals have the same bytes.
+// digest is the journal's hash: SHA-256 in hexadecimal over, in this order, the layout's version, prev_hash, seq, key, kind,
+// order_no, corrects, reason, cause, actor, at (microseconds), the number of postings and of each account, currency, debit and
+// credit. Text is preceded by its length as eight bytes, numbers are eight bytes, both big-endian: no two journals have the same
+// bytes.
 func (j Journal) digest() string {
 	h := sha256.New()
 	text(h, hashVersion, j.PrevHash)

@@ -18,7 +18,8 @@ func (s *Service) Routes(api huma.API) {
 	operation := func(id, path, summary string) huma.Operation {
 		return huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Tags: []string{Name}, Summary: summary}
 	}
-	huma.Register(api, operation("get-trial-balance", "/ledger/trial-balance", "Sums of all accounts; debits equal credits per currency"), s.getTrial)
+	huma.Register(api, operation("get-trial-balance", "/ledger/trial-balance",
+		"Sums of all accounts; debits equal credits per currency"), s.getTrial)
 	huma.Register(api, operation("get-order-journals", "/ledger/orders/{order_no}", "Journals of an order"), s.getOrder)
 	huma.Register(api, operation("get-account", "/ledger/accounts/{account}", "Balance and postings of an account"), s.getAccount)
 	huma.Register(api, operation("get-suspense", "/ledger/suspense", "Orders whose money is in suspense, oldest first"), s.getSuspense)
@@ -222,7 +223,8 @@ func (s *Service) correct(ctx context.Context, in *struct{ Body Correction }) (*
 		return nil, err
 	}
 	if len(in.Body.Reason) == 0 || len(in.Body.Reason) > maxReason {
-		return nil, trade.Invalid("body.reason", fmt.Sprintf("the reason has %d bytes, not 1 to %d", len(in.Body.Reason), maxReason), "say why in fewer words")
+		return nil, trade.Invalid("body.reason", fmt.Sprintf("the reason has %d bytes, not 1 to %d", len(in.Body.Reason), maxReason),
+			"say why in fewer words")
 	}
 	who, _ := trade.PrincipalOf(ctx)
 	made, err := s.Correct(ctx, trade.TxOf(ctx), in.Body.JournalKey, in.Body.Reason, who.String())

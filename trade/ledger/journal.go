@@ -58,7 +58,8 @@ func (s *Service) Post(ctx context.Context, tx convergo.Tx, j Journal) (fresh bo
 	}
 	if before != nil {
 		if !slices.Equal(before.Postings, j.Postings) {
-			return false, convergo.Permanent(fmt.Errorf("journal %s is there with other postings than %s now says: %w", j.Key, j.Cause, convergo.ErrInvalid))
+			return false, convergo.Permanent(fmt.Errorf("journal %s is there with other postings than %s now says: %w", j.Key, j.Cause,
+				convergo.ErrInvalid))
 		}
 		return false, nil
 	}
@@ -91,7 +92,8 @@ func (s *Service) append(ctx context.Context, tx convergo.Tx, j *Journal) error 
 		return fmt.Errorf("insert: %w", err)
 	}
 	for i, p := range j.Postings {
-		if _, err := tx.ExecContext(ctx, s.sql.Get("AddPosting"), j.Key, i+1, p.Account, p.Currency, p.Debit, p.Credit, j.OrderNo, at); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql.Get("AddPosting"), j.Key, i+1, p.Account, p.Currency, p.Debit, p.Credit, j.OrderNo,
+			at); err != nil {
 			return fmt.Errorf("posting %d: %w", i+1, err)
 		}
 	}
@@ -110,7 +112,8 @@ func (j Journal) check() error {
 		return fmt.Errorf("order number or reason too long: %w", convergo.ErrInvalid)
 	}
 	for i, p := range j.Postings {
-		err := errors.Join(convergo.Key(p.Account).Validate(), trade.CheckCurrency(p.Currency), trade.CheckMinor(p.Debit), trade.CheckMinor(p.Credit))
+		err := errors.Join(convergo.Key(p.Account).Validate(), trade.CheckCurrency(p.Currency), trade.CheckMinor(p.Debit),
+			trade.CheckMinor(p.Credit))
 		if err == nil && p.Debit != 0 && p.Credit != 0 {
 			err = fmt.Errorf("both sides are filled: %w", convergo.ErrInvalid)
 		}
@@ -168,7 +171,8 @@ func (s *Service) Correct(ctx context.Context, tx convergo.Tx, key, reason, acto
 	}
 	made, err := s.journal(ctx, tx, c.Key)
 	if err == nil && made.Reason != reason {
-		err = trade.Conflict("body.journal_key", fmt.Sprintf("journal %s was corrected before: %s", key, made.Reason), "a journal is corrected once; see GET /ledger/orders/{no}")
+		err = trade.Conflict("body.journal_key", fmt.Sprintf("journal %s was corrected before: %s", key, made.Reason),
+			"a journal is corrected once; see GET /ledger/orders/{no}")
 	}
 	return made, err
 }

@@ -1,8 +1,8 @@
 -- The statements of the ledger. There is none that changes or deletes a journal or a posting.
 
 -- name: Advance
--- Takes the end of the chain until commit: on PostgreSQL and MySQL the next appender waits here, on SQLite there is one writer anyway. It is
--- the one row that all journals share; batches keep that to one wait per commit.
+-- Takes the end of the chain until commit: on PostgreSQL and MySQL the next appender waits here, on SQLite there is one writer
+-- anyway. It is the one row that all journals share; batches keep that to one wait per commit.
 UPDATE ledger_head SET seq = seq + 1 WHERE name = 'main'
 
 -- name: Head
@@ -13,7 +13,8 @@ UPDATE ledger_head SET hash = ? WHERE name = 'main' AND seq = ?
 
 -- name: AddJournal
 -- Plain, not :once: the caller looked for the key before; a clash is a twin that committed since, and fails this attempt.
-INSERT INTO journal (journal_key, seq, kind, order_no, corrects, reason, cause, actor, at, prev_hash, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO journal (journal_key, seq, kind, order_no, corrects, reason, cause, actor, at, prev_hash, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: AddPosting
 INSERT INTO posting (journal_key, line_no, account, currency, debit, credit, order_no, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -32,7 +33,8 @@ SELECT journal_key, seq, kind, order_no, corrects, reason, cause, actor, at, pre
 
 -- name: PostingsBetween
 -- The postings of a page of journals, for the verifier.
-SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at FROM journal j JOIN posting p ON p.journal_key = j.journal_key
+SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at
+FROM journal j JOIN posting p ON p.journal_key = j.journal_key
 WHERE j.seq > ? AND j.seq <= ? ORDER BY j.seq, p.line_no
 
 -- name: OrphanPostings
@@ -44,10 +46,12 @@ LEFT JOIN journal j ON j.journal_key = p.journal_key WHERE j.journal_key IS NULL
 SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM posting GROUP BY account, currency ORDER BY account, currency
 
 -- name: BalanceOf
-SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM posting WHERE account = ? GROUP BY account, currency ORDER BY currency
+SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM posting WHERE account = ?
+GROUP BY account, currency ORDER BY currency
 
 -- name: PostingsOfAccount
-SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at, j.seq FROM posting p JOIN journal j ON j.journal_key = p.journal_key
+SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at, j.seq
+FROM posting p JOIN journal j ON j.journal_key = p.journal_key
 WHERE p.account = ? AND j.seq > ? ORDER BY j.seq, p.line_no LIMIT ?
 
 -- name: SuspenseByOrder

@@ -20,7 +20,7 @@ const newest = 100
 type Grant struct {
 	User   string `json:"user" minLength:"1" maxLength:"64"`
 	Points int64  `json:"points" minimum:"1" maximum:"1000000000"`
-	Key    string `json:"key" minLength:"1" maxLength:"200" doc:"identity of the grant, such as the campaign and the customer; a second one with it grants nothing"`
+	Key    string `json:"key" minLength:"1" maxLength:"200" doc:"identity, such as campaign and customer; a second grant with it gives nothing"`
 }
 
 // Entry is one change of a customer's points.

@@ -47,7 +47,8 @@ func (s *Service) created(ctx context.Context, tx convergo.Tx, e convergo.Event)
 	if err != nil || placed.PointsToSpend == 0 {
 		return err
 	}
-	if err := errors.Join(trade.CheckOrderNo(placed.OrderNo), trade.CheckUserID(placed.UserID), trade.CheckMinor(placed.PointsToSpend)); err != nil {
+	if err := errors.Join(trade.CheckOrderNo(placed.OrderNo), trade.CheckUserID(placed.UserID),
+		trade.CheckMinor(placed.PointsToSpend)); err != nil {
 		return convergo.Permanent(err)
 	}
 	known, err := s.order(ctx, tx, placed.OrderNo)
@@ -147,7 +148,8 @@ func (s *Service) move(ctx context.Context, tx convergo.Tx, e convergo.Event, or
 	case res.Answer == machine.Already:
 		return 0, nil
 	}
-	return 0, convergo.Permanent(fmt.Errorf("order %s: cannot %s for %q: its points are %s because of %q", orderNo, move, cause, res.State, res.Cause))
+	return 0, convergo.Permanent(fmt.Errorf("order %s: cannot %s for %q: its points are %s because of %q", orderNo, move, cause,
+		res.State, res.Cause))
 }
 
 // paid spends the order's points, frees what it locked and did not use, and grants new ones.
@@ -160,7 +162,8 @@ func (s *Service) paid(ctx context.Context, tx convergo.Tx, e convergo.Event) er
 		return err
 	}
 	granted, err := earned(paid.Payable, paid.Currency)
-	if err = errors.Join(err, trade.CheckOrderNo(paid.OrderNo), trade.CheckUserID(paid.UserID), trade.CheckMinor(paid.PointsSpent)); err != nil {
+	if err = errors.Join(err, trade.CheckOrderNo(paid.OrderNo), trade.CheckUserID(paid.UserID),
+		trade.CheckMinor(paid.PointsSpent)); err != nil {
 		return convergo.Permanent(fmt.Errorf("order %q: %w", paid.OrderNo, err))
 	}
 	o, err := s.order(ctx, tx, paid.OrderNo)
@@ -191,7 +194,8 @@ func (s *Service) paid(ctx context.Context, tx convergo.Tx, e convergo.Event) er
 func (s *Service) pay(ctx context.Context, tx convergo.Tx, e convergo.Event, o *order, paid trade.Paid) (version int64, err error) {
 	if o == nil {
 		if paid.PointsSpent > 0 {
-			return 0, fmt.Errorf("order %s is paid with %d points but not known here: its OrderCreated has not been applied", paid.OrderNo, paid.PointsSpent)
+			return 0, fmt.Errorf("order %s is paid with %d points but not known here: its OrderCreated has not been applied", paid.OrderNo,
+				paid.PointsSpent)
 		}
 		return 1, s.begin(ctx, tx, e, order{no: paid.OrderNo, userID: paid.UserID, state: Paid}, "", "pay", paid.Transaction)
 	}
@@ -199,7 +203,8 @@ func (s *Service) pay(ctx context.Context, tx convergo.Tx, e convergo.Event, o *
 		return 0, err
 	}
 	if paid.PointsSpent > o.locked {
-		return 0, convergo.Permanent(fmt.Errorf("order %s spends %d points and locked %d: %w", o.no, paid.PointsSpent, o.locked, convergo.ErrInvalid))
+		return 0, convergo.Permanent(fmt.Errorf("order %s spends %d points and locked %d: %w", o.no, paid.PointsSpent, o.locked,
+			convergo.ErrInvalid))
 	}
 	if paid.PointsSpent > 0 {
 		spent := entry{key: spendKind + ":" + o.no, kind: spendKind, userID: o.userID, orderNo: o.no, cause: e.Key}
@@ -250,7 +255,8 @@ func (s *Service) refunded(ctx context.Context, tx convergo.Tx, e convergo.Event
 	case o == nil || o.state == Locked:
 		return fmt.Errorf("refund %s: order %s is not paid here yet", refund.RefundNo, refund.OrderNo)
 	case o.state != Paid:
-		return convergo.Permanent(fmt.Errorf("refund %s: the points of order %s are %s: nothing was granted", refund.RefundNo, refund.OrderNo, o.state))
+		return convergo.Permanent(fmt.Errorf("refund %s: the points of order %s are %s: nothing was granted", refund.RefundNo,
+			refund.OrderNo, o.state))
 	case refund.PointsBack < 0 || refund.CashSoFar < 0 || refund.CashSoFar > refund.CashPaid:
 		return convergo.Permanent(fmt.Errorf("refund %s: %d of %d refunded, %d points back: %w",
 			refund.RefundNo, refund.CashSoFar, refund.CashPaid, refund.PointsBack, convergo.ErrInvalid))
