@@ -48,11 +48,18 @@ func merge(n int, line func(i int) (sku string, quantity int64)) ([]need, error)
 type shortage []string
 
 func (s shortage) Error() string {
-	const most = 10 // a reason is for a person; 2,000 SKUs are not
-	if len(s) > most {
-		return strings.Join(s[:most], "; ") + fmt.Sprintf("; and %d more", len(s)-most)
+	const most = 400 // bytes: a reason is for a person, and orders keep it in a column; 2,000 SKUs are not
+	text := ""
+	for i, one := range s {
+		if len(text)+len(one) > most {
+			return text + fmt.Sprintf("; and %d more", len(s)-i)
+		}
+		if i > 0 {
+			text += "; "
+		}
+		text += one
 	}
-	return strings.Join(s, "; ")
+	return text
 }
 
 // created holds the order's stock, all of it or nothing, and answers StockHeld or StockRejected.
