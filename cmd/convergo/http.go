@@ -1,0 +1,221 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/convergo/convergo/trade"
+)
+
+// handler is the whole HTTP side: limits, then who asks, then the service that owns the path.
+func (p *platform) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, u := range p.units {
+		for _, prefix := range append(u.service.Prefixes(), "/ops/"+u.service.Name()) {
+			mux.Handle(prefix, u.handler)
+			mux.Handle(prefix+"/", u.handler)
+		}
+	}
+	if p.world != nil {
+		for _, prefix := range []string{"/channel/", "/carrier/", "/messenger/", "/simulate/"} {
+			mux.Handle(prefix, p.world.Handler())
+		}
+	}
+	mux.HandleFunc("GET /openapi.json", p.openAPI)
+	mux.Handle("GET /docs", docsPage(p.api.OpenAPI))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "alive"})
+	})
+	mux.HandleFunc("GET /readyz", p.ready)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			http.Redirect(w, r, "/docs", http.StatusFound)
+			return
+		}
+		trade.WriteProblem(w, trade.NotFound("path", "there is nothing at "+r.URL.EscapedPath()+"; see /docs").(*trade.Problem))
+	})
+	authenticate := trade.Authenticate(trade.AuthConfig{
+		OperatorKey: p.folder.Secrets.OperatorKey, Secret: []byte(p.folder.Secrets.SessionSecret), Public: p.public,
+	})
+	limits := newLimiter(p.cfg.Rate, p.cfg.Burst)
+	return limits.byAddress(authenticate(limits.byPrincipal(bounded(mux))))
+}
+
+// public tells which requests need no session: those that carry an authentication of their own, and what tells nothing.
+func (p *platform) public(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/", "/docs", "/openapi.json", "/healthz", "/readyz":
+		return true
+	}
+	for _, u := range p.units {
+		for _, open := range openPaths(u.service) {
+			if strings.HasPrefix(r.URL.Path, open) {
+				return true
+			}
+		}
+	}
+	if p.world == nil {
+		return false
+	}
+	for _, prefix := range []string{"/channel/", "/carrier/", "/messenger/"} {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *platform) openAPI(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, p.api.OpenAPI)
+}
+
+// ready says whether requests can be served: every database answers.
+func (p *platform) ready(w http.ResponseWriter, r *http.Request) {
+	for _, u := range p.units {
+		if _, err := u.store.Backlog(r.Context(), time.Now()); err != nil {
+			trade.WriteProblem(w, trade.NewProblem(http.StatusServiceUnavailable, "", "the database of "+u.service.Name()+" does not answer", "try again soon"))
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		trade.WriteProblem(w, trade.NewProblem(http.StatusInternalServerError, "", "the answer cannot be written", "tell the operator"))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that is gone cannot be told
+}
+
+// bounded keeps every body below trade.MaxBody, whoever reads it.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, trade.MaxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bypass serves the open paths without the idempotency middleware: they have their own rules for repeats.
+func bypass(open []string, plain, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, prefix := range open {
+			if strings.HasPrefix(r.URL.Path, prefix) {
+				plain.ServeHTTP(w, r)
+				return
+			}
+		}
+		rest.ServeHTTP(w, r)
+	})
+}
+
+// openPaths are the path prefixes of a service that carry their own authentication, such as signed notices.
+func openPaths(s trade.Service) []string {
+	if o, ok := s.(interface{ Open() []string }); ok {
+		return o.Open()
+	}
+	return nil
+}
+
+func idempotencyProblem(w http.ResponseWriter, _ *http.Request, status int, title, detail string) {
+	p := trade.NewProblem(status, "header.Idempotency-Key", detail, "see the README on Idempotency-Key")
+	p.Title = title
+	trade.WriteProblem(w, p)
+}
+
+// limiter bounds the rate of requests per address before anything is read, and per principal once it is known.
+type limiter struct {
+	rate  rate.Limit
+	burst int
+	mu    sync.Mutex
+	seen  map[string]*visitor
+	swept time.Time
+}
+
+type visitor struct {
+	*rate.Limiter
+	last time.Time
+}
+
+func newLimiter(perSecond float64, burst int) *limiter {
+	return &limiter{rate: rate.Limit(perSecond), burst: max(burst, 1), seen: map[string]*visitor{}, swept: time.Now()}
+}
+
+const (
+	forgetAfter = 5 * time.Minute
+	mostSeen    = 100_000 // beyond it strangers share one allowance
+)
+
+func (l *limiter) allow(who string) bool {
+	if l.rate <= 0 {
+		return true
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.swept) > forgetAfter {
+		l.swept = now
+		for name, v := range l.seen {
+			if now.Sub(v.last) > forgetAfter {
+				delete(l.seen, name)
+			}
+		}
+	}
+	v := l.seen[who]
+	if v == nil {
+		if len(l.seen) >= mostSeen {
+			who = "everybody else"
+			v = l.seen[who]
+		}
+		if v == nil {
+			v = &visitor{Limiter: rate.NewLimiter(l.rate, l.burst)}
+			l.seen[who] = v
+		}
+	}
+	v.last = now
+	return v.Allow()
+}
+
+// byAddress allows an address ten times what a principal may: many principals may share one.
+func (l *limiter) byAddress(next http.Handler) http.Handler {
+	wide := newLimiter(float64(l.rate)*10, l.burst*10)
+	return wide.by(func(r *http.Request) string {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			return r.RemoteAddr
+		}
+		return host
+	}, next)
+}
+
+func (l *limiter) byPrincipal(next http.Handler) http.Handler {
+	return l.by(func(r *http.Request) string {
+		p, ok := trade.PrincipalOf(r.Context())
+		if !ok {
+			return ""
+		}
+		return p.String()
+	}, next)
+}
+
+func (l *limiter) by(who func(*http.Request) string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name := who(r); name != "" && !l.allow(name) {
+			w.Header().Set("Retry-After", "1")
+			trade.WriteProblem(w, trade.NewProblem(http.StatusTooManyRequests, "", fmt.Sprintf("more than %v requests a second", l.rate),
+				"wait as Retry-After says, then repeat with the same Idempotency-Key"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,101 @@
+// Command convergo runs the order platform, its demo and its checker.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// commands of the program, one file a subcommand.
+type commands struct {
+	Serve   serveCommand   `cmd:"" help:"Run the order platform."`
+	Demo    demoCommand    `cmd:"" help:"Run a shop's day with everything going wrong; exit 0 only if it converged."`
+	Check   checkCommand   `cmd:"" help:"Check the conservation equations over the raw tables of a data folder."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// streams are where a command writes.
+type streams struct {
+	out, err io.Writer
+	terminal bool // err is a terminal: progress may be drawn
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr, isTerminal(os.Stderr)})
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program, so that tests can call it. It returns the exit code: 0 done, 1 failed or not converged, 2 used
+// wrongly.
+func run(ctx context.Context, args []string, s streams) int {
+	var cli commands
+	exited := -1
+	parser, err := kong.New(&cli,
+		kong.Name("convergo"),
+		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
+		kong.UsageOnError(), kong.DefaultEnvars("CONVERGO"), kong.Writers(s.out, s.err),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Exit(func(code int) { exited = code }),
+	)
+	if err != nil {
+		_, _ = fmt.Fprintln(s.err, "convergo:", err)
+		return 2
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if exited >= 0 { // --help was printed
+		return exited
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(s.err, "convergo: %v (see convergo --help)\n", err)
+		return 2
+	}
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	parsed.Bind(s)
+	if err := parsed.Run(); err != nil {
+		_, _ = fmt.Fprintln(s.err, "convergo:", err)
+		return 1
+	}
+	return 0
+}
+
+type versionCommand struct{}
+
+// Run prints the version.
+func (versionCommand) Run(s streams) error {
+	_, err := fmt.Fprintln(s.out, "convergo", version())
+	return err
+}
+
+// version is the module's version, or the commit that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return "development"
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_SERVE_….
+type serveCommand struct {
+	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing."`
+	Addr     string   `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one."`
+	Services []string `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
+	World    string   `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
+
+	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`
+	UnknownGrace  time.Duration `default:"30s" help:"How long money for an unknown order waits before it is sent back."`
+	Transit       time.Duration `default:"10s" help:"How long a simulated parcel travels."`
+	TrackEvery    time.Duration `default:"2s" help:"How often the carrier is asked where a parcel is."`
+
+	Lease        time.Duration `default:"15s" help:"Term of a relay's lease on a lane."`
+	CallLease    time.Duration `default:"30s" help:"Term of a lease on an outgoing call."`
+	RetryBase    time.Duration `default:"1s" help:"First wait after a failed attempt; it doubles."`
+	RetryCap     time.Duration `default:"1h" help:"Longest wait between two attempts."`
+	KeepSent     time.Duration `default:"336h" help:"How long sent events stay replayable."`
+	KeepInbox    time.Duration `default:"336h" help:"How long a consumer remembers what it applied; longer than --keep-broker."`
+	KeepBroker   time.Duration `default:"168h" help:"How long the broker keeps an event."`
+	KeepRequests time.Duration `default:"168h" help:"How long an Idempotency-Key is remembered."`
+
+	Rate      float64       `default:"200" help:"Requests a second that one principal or address may make; 0 for no limit."`
+	Burst     int           `default:"400" help:"Requests that one principal or address may make at once."`
+	StopGrace time.Duration `default:"15s" help:"How long a stop waits for requests in flight."`
+	Log       string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
+	LogJSON   bool          `help:"Log lines as JSON."`
+
+	CrashAt   string  `group:"Drill" placeholder:"POINT:N" help:"Kill this process the N-th time it passes a named point."`
+	FaultRate float64 `group:"Drill" placeholder:"0..1" help:"Share of handler runs that fail on purpose."`
+	FaultSeed uint64  `group:"Drill" default:"1" help:"Seed of the failures."`
+}
+
+// Run serves until ctx ends (SIGTERM, SIGINT), then stops cleanly.
+func (c serveCommand) Run(ctx context.Context, s streams) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	log := c.logger(s)
+	if err := refuseForeignFolder(c.Data); err != nil {
+		return err
+	}
+	f, err := openFolder(c.Data)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen: %w; name another address with --addr", err), f.close())
+	}
+	c.Addr = listener.Addr().String()
+	p, err := openPlatform(ctx, c, f, log)
+	if err != nil {
+		return errors.Join(err, listener.Close(), f.close())
+	}
+	c.greet(s, f)
+	err = p.serve(ctx, listener)
+	if closing := p.close(); closing != nil || err != nil {
+		return errors.Join(err, closing, f.lock.Unlock()) // the sign of life stays: this was no clean stop
+	}
+	log.Info("stopped cleanly")
+	return f.close()
+}
+
+func (c serveCommand) greet(s streams, f *folder) {
+	// Where the output goes is the caller's business; a closed pipe must not end the platform.
+	_, _ = fmt.Fprintf(s.out, "convergo %s serves %s on %s\n  data           %s\n  documentation  %s/docs\n  operator key   %s (in %s)\n",
+		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), f.Secrets.OperatorKey, f.file(secretsFile))
+}
+
+func (c serveCommand) validate() error {
+	if len(c.Services) == 0 {
+		return errors.New("--services names no service")
+	}
+	for i, name := range c.Services {
+		if !slices.Contains(serviceNames(), name) {
+			return fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", "))
+		}
+		if slices.Contains(c.Services[:i], name) {
+			return fmt.Errorf("--services: %q stands there twice", name)
+		}
+	}
+	if c.FaultRate < 0 || c.FaultRate > 0.9 {
+		return fmt.Errorf("--fault-rate %v is not between 0 and 0.9", c.FaultRate)
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--payment-window", c.PaymentWindow}, {"--unknown-grace", c.UnknownGrace}, {"--transit", c.Transit}, {"--track-every", c.TrackEvery},
+		{"--lease", c.Lease}, {"--call-lease", c.CallLease}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap},
+		{"--keep-sent", c.KeepSent}, {"--keep-inbox", c.KeepInbox}, {"--keep-broker", c.KeepBroker}, {"--keep-requests", c.KeepRequests},
+	} {
+		if d.value <= 0 {
+			return fmt.Errorf("%s %v is not positive", d.flag, d.value)
+		}
+	}
+	return nil
+}
+
+func (c serveCommand) logger(s streams) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Log)) // the flag's enum allows valid names only
+	options := &slog.HandlerOptions{Level: level}
+	if c.LogJSON {
+		return slog.New(slog.NewJSONHandler(s.err, options))
+	}
+	return slog.New(slog.NewTextHandler(s.err, options))
+}
+
+func (c serveCommand) url() string { return "http://" + c.Addr }
+
+func (c serveCommand) handlerBackoff() convergo.Backoff {
+	return convergo.Backoff{Base: c.RetryBase, Cap: c.RetryCap}
+}
+
+func (c serveCommand) callBackoff() convergo.Backoff {
+	return convergo.Backoff{Base: c.RetryBase, Cap: c.RetryCap}
+}
+
+// serve answers requests and runs the platform until ctx ends. First no new requests are taken and those in flight are
+// finished, then the platform stops.
+func (p *platform) serve(ctx context.Context, listener net.Listener) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	server := &http.Server{
+		Handler: p.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
+	ran, served := make(chan error, 1), make(chan error, 1)
+	go func() { ran <- p.run(running) }()
+	go func() { served <- server.Serve(listener) }()
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-ran:
+		failed = errors.Join(errors.New("a part of the platform ended"), failed)
+		ran <- nil
+	case failed = <-served:
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopGrace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		p.log.Warn("requests in flight were cut off; clients may repeat them with the same Idempotency-Key", "error", err)
+		_ = server.Close()
+	}
+	stop()
+	if err := <-ran; err != nil {
+		failed = errors.Join(failed, err)
+	}
+	if errors.Is(failed, http.ErrServerClosed) {
+		return nil
+	}
+	return failed
+}

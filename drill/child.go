@@ -1,0 +1,117 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Child is the platform as a process of its own, so that it can be killed.
+type Child struct {
+	Program string
+	Args    []string
+	URL     string    // where it will answer
+	Output  io.Writer // its standard output and error
+	// StartTimeout bounds a start until it is ready; default 1 min.
+	StartTimeout time.Duration
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+}
+
+// Start starts the process and returns when it is ready to serve.
+func (c *Child) Start(ctx context.Context) error {
+	cmd := exec.Command(c.Program, c.Args...)
+	cmd.Stdout, cmd.Stderr = c.Output, c.Output
+	dieWithParent(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the platform: %w", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is told by its exit code, which Stop looks at
+		close(done)
+	}()
+	c.mu.Lock()
+	c.cmd, c.done = cmd, done
+	c.mu.Unlock()
+	timeout := c.StartTimeout
+	if timeout <= 0 {
+		timeout = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		if c.ready(ctx) {
+			return nil
+		}
+		select {
+		case <-done:
+			return fmt.Errorf("the platform ended while it started: %s", cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("the platform was not ready in time: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Child) ready(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+}
+
+// Kill ends the process with SIGKILL and waits until it is gone.
+func (c *Child) Kill() error {
+	c.mu.Lock()
+	cmd, done := c.cmd, c.done
+	c.mu.Unlock()
+	if cmd == nil {
+		return errors.New("the platform was never started")
+	}
+	err := cmd.Process.Kill()
+	<-done
+	return err
+}
+
+// Died is closed when the process has ended, however that came.
+func (c *Child) Died() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// Stop asks the process to stop (SIGTERM) and waits. It is an error when it does not end cleanly in time.
+func (c *Child) Stop(timeout time.Duration) error {
+	c.mu.Lock()
+	cmd, done := c.cmd, c.done
+	c.mu.Unlock()
+	if cmd == nil {
+		return nil
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the platform: %w", err)
+	}
+	select {
+	case <-done:
+	case <-time.After(timeout):
+		return errors.Join(fmt.Errorf("the platform did not stop within %v", timeout), c.Kill())
+	}
+	if !cmd.ProcessState.Success() {
+		return fmt.Errorf("the platform ended with %s", cmd.ProcessState)
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/convergo/convergo/trade/simulate"
+)
+
+// Cashier takes a buyer's money: the simulated payment channel.
+type Cashier interface {
+	Pay(ctx context.Context, link string, o simulate.PayOptions) (simulate.Payment, error)
+}
+
+// Shop is a day being played against a platform.
+type Shop struct {
+	Day     Day
+	Client  *Client
+	Cashier Cashier
+	Buyers  int // at the same time; default 64
+	// Strangers is how many payments are made under trade numbers that nobody issued.
+	Strangers int
+	// Progress is called after each finished buyer.
+	Progress func()
+
+	mu       sync.Mutex
+	sessions map[string]string // bearer by user
+	Results  []Result
+	Faults   []Fault // made by the buyers
+}
+
+// Result is what became of one buyer's order.
+type Result struct {
+	Order   Order
+	OrderNo string
+	Status  string
+	Reason  string
+}
+
+const channelOfDrill = "standard"
+
+// Open sets the shop up: products, stock, coupons.
+func (s *Shop) Open(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.buyers())
+	for _, sku := range slices.Sorted(maps.Keys(s.Day.Products)) {
+		p := s.Day.Products[sku]
+		g.Go(func() error {
+			offers := maps.Clone(p.Prices)
+			delete(offers, "")
+			body := map[string]any{"currency": s.Day.Currency, "unit_price": p.Prices[""], "offers": offers}
+			if err := s.Client.operator(ctx, http.MethodPut, "/products/"+sku, "", body, nil); err != nil {
+				return fmt.Errorf("product %s: %w", sku, err)
+			}
+			receipt := map[string]any{"sku": sku, "quantity": p.Stock, "key": "opening:" + sku}
+			if err := s.Client.operator(ctx, http.MethodPost, "/stock/receipts", "opening:"+sku, receipt, nil); err != nil {
+				return fmt.Errorf("stock of %s: %w", sku, err)
+			}
+			return nil
+		})
+	}
+	for _, c := range s.Day.Coupons {
+		g.Go(func() error {
+			body := map[string]any{
+				"code": c.Code, "face_value": c.Value, "currency": s.Day.Currency, "total_limit": c.Limit, "per_user_limit": c.Limit,
+			}
+			if err := s.Client.operator(ctx, http.MethodPost, "/coupons", "coupon:"+c.Code, body, nil); err != nil {
+				return fmt.Errorf("coupon %s: %w", c.Code, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (s *Shop) buyers() int {
+	if s.Buyers <= 0 {
+		return 64
+	}
+	return s.Buyers
+}
+
+// Run plays the day. Orders are placed in time order by Buyers at the same time. It returns when every buyer is done,
+// which is before the platform is.
+func (s *Shop) Run(ctx context.Context) error {
+	s.sessions, s.Results = map[string]string{}, make([]Result, len(s.Day.Orders))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.buyers())
+	var later sync.WaitGroup // what buyers do after they left the queue
+	failures := make(chan error, len(s.Day.Orders))
+	strangers := s.Strangers
+	for i, o := range s.Day.Orders {
+		if strangers > 0 && i%3 == 2 {
+			strangers--
+			g.Go(func() error { return s.stranger(ctx, i) })
+		}
+		g.Go(func() error {
+			then, err := s.buy(ctx, i, o)
+			if err != nil {
+				return fmt.Errorf("buyer of %s (%s): %w", o.Ref, o.Behaviour, err)
+			}
+			if then == nil {
+				s.done()
+				return nil
+			}
+			later.Go(func() {
+				if err := then(ctx); err != nil {
+					failures <- fmt.Errorf("buyer of %s (%s): %w", o.Ref, o.Behaviour, err)
+				}
+				s.done()
+			})
+			return nil
+		})
+	}
+	err := g.Wait()
+	later.Wait()
+	close(failures)
+	for failure := range failures {
+		err = errors.Join(err, failure)
+	}
+	return err
+}
+
+func (s *Shop) done() {
+	if s.Progress != nil {
+		s.Progress()
+	}
+}
+
+// buy plays one buyer. What it returns, if anything, is the part of his story that must not keep others waiting.
+func (s *Shop) buy(ctx context.Context, i int, o Order) (func(context.Context) error, error) {
+	bearer, err := s.session(ctx, o.User)
+	if err != nil {
+		return nil, err
+	}
+	b := &buyer{shop: s, order: o, bearer: bearer}
+	placed, err := b.place(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.Results[i] = Result{Order: o, OrderNo: placed.OrderNo}
+	s.mu.Unlock()
+	b.no = placed.OrderNo
+	return b.behave(ctx)
+}
+
+func (s *Shop) session(ctx context.Context, user string) (string, error) {
+	s.mu.Lock()
+	bearer := s.sessions[user]
+	s.mu.Unlock()
+	if bearer != "" {
+		return bearer, nil
+	}
+	var answer struct {
+		Token string `json:"token"`
+	}
+	if err := s.Client.operator(ctx, http.MethodPost, "/users/"+user+"/sessions", "session:"+user, struct{}{}, &answer); err != nil {
+		return "", fmt.Errorf("session of %s: %w", user, err)
+	}
+	s.mu.Lock()
+	s.sessions[user] = answer.Token
+	s.mu.Unlock()
+	return answer.Token, nil
+}
+
+// fault notes what a buyer did wrong, so that convergence can be measured from there.
+func (s *Shop) fault(kind, orderNo string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Faults = append(s.Faults, Fault{Kind: kind, Order: orderNo, At: time.Now().UTC()})
+}
+
+// stranger pays under a trade number that nobody issued, with a link that another buyer opened.
+func (s *Shop) stranger(ctx context.Context, i int) error {
+	link, err := s.anyLink(ctx)
+	if err != nil || link == "" {
+		return err
+	}
+	o := simulate.PayOptions{TradeNo: fmt.Sprintf("NOBODY-%06d", i), Amount: 777}
+	if _, err := s.Cashier.Pay(ctx, link, o); err != nil {
+		return fmt.Errorf("stranger: %w", err)
+	}
+	s.fault("payment for an unknown order", "")
+	return nil
+}
+
+// anyLink is a cashier link that some earlier buyer left behind.
+func (s *Shop) anyLink(context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[linkLeftBehind], nil
+}
+
+func (s *Shop) leaveLink(link string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[linkLeftBehind] = link
+}
+
+// linkLeftBehind is no user's name: users have no blanks in their names.
+const linkLeftBehind = "a link"
+
+// expected tells whether a final state fits the behaviour. An order may also be refused for its coupon's limit, and a
+// buyer who was too slow, because the platform was down, finds his order closed by the timeout.
+func (r Result) expected() bool {
+	if r.Status == "CANCELED" && (strings.HasPrefix(r.Reason, "timeout") || (r.Order.Coupon != "" && strings.HasPrefix(r.Reason, "coupon"))) {
+		return true
+	}
+	switch r.Order.Behaviour {
+	case Cancels, Abandons, SoldOut:
+		return r.Status == "CANCELED"
+	case PaysLate, RacesTimeout:
+		return r.Status == "CANCELED" || r.Status == "COMPLETED"
+	case Returns:
+		return r.Status == "REFUNDED"
+	default:
+		return r.Status == "COMPLETED"
+	}
+}
