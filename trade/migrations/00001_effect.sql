@@ -14,3 +14,8 @@ CREATE TABLE effect (
 );
 CREATE UNIQUE INDEX effect_reverses ON effect (reverses_digest);
 CREATE INDEX effect_order ON effect (order_no, at);
+
+-- The story of an order reads the engine's rows by the order's number. Only the platform needs that, so the engine does not
+-- pay for these.
+CREATE INDEX trade_story_event ON outbox_event (aggregate_id);
+CREATE INDEX trade_story_transition ON machine_transition (entity_id);
