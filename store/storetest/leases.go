@@ -1,0 +1,253 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+)
+
+func leaseLaws[TX any]() []law[TX] {
+	return []law[TX]{
+		{"one relay alone holds every lane", aloneHoldsAll[TX]},
+		{"a renewed lease keeps its token", renewalKeepsToken[TX]},
+		{"a stale token is not renewed", staleNotRenewed[TX]},
+		{"a lease re-acquired by the same owner has a new token", reacquiredIsNew[TX]},
+		{"lanes are shared fairly and given up when a relay joins", sharedFairly[TX]},
+		{"asked to renew only, a store takes no lane and gives none up", renewOnly[TX]},
+		{"release is immediate and conditional on the token", releaseConditional[TX]},
+		{"expired leases are taken over and their owner settles nothing (B13)", expiredTakenOver[TX]},
+		{"twenty claimants: an event is in one live lease only (B03)", twentyClaimants[TX]},
+	}
+}
+
+func (r *rig[TX]) release(owner string, leases ...relay.Lease) {
+	r.Helper()
+	r.must(r.Relay.Release(r.ctx, owner, leases))
+}
+
+// byLane also checks that no lane is there twice.
+func (r *rig[TX]) byLane(leases []relay.Lease) map[convergo.Lane]int64 {
+	r.Helper()
+	tokens := map[convergo.Lane]int64{}
+	for _, l := range leases {
+		if _, twice := tokens[l.Lane]; twice || l.Lane >= convergo.Lanes {
+			r.Errorf("lane %d is leased twice, or is no lane", l.Lane)
+		}
+		tokens[l.Lane] = l.Token
+	}
+	return tokens
+}
+
+func aloneHoldsAll[TX any](r *rig[TX]) {
+	equal(r, "lanes", len(r.byLane(r.lease("a"))), convergo.Lanes)
+}
+
+func renewalKeepsToken[TX any](r *rig[TX]) {
+	first := r.lease("a")
+	second := r.byLane(r.lease("a", first...))
+	equal(r, "lanes", len(second), convergo.Lanes)
+	for _, l := range first {
+		equal(r, fmt.Sprintf("token of lane %d", l.Lane), second[l.Lane], l.Token)
+	}
+}
+
+func staleNotRenewed[TX any](r *rig[TX]) {
+	first := r.lease("a")
+	stale := []relay.Lease{first[0], first[1]}
+	stale[0].Token--
+	stale[1].Token++
+	got := r.byLane(r.lease("a", stale...))
+	for _, l := range stale {
+		if token, ok := got[l.Lane]; ok && token == l.Token {
+			r.Errorf("lane %d was renewed with token %d, which is not its own", l.Lane, token)
+		}
+	}
+	if got := r.lease("b", first...); len(got) > 0 {
+		r.Errorf("another relay renewed %d leases that are not its own", len(got))
+	}
+}
+
+func reacquiredIsNew[TX any](r *rig[TX]) {
+	r.insert(event(orderIn(3, 0), 1))
+	first := r.lease("a")
+	r.release("a", first...)
+	second := r.byLane(r.lease("a"))
+	r.must(r.ExpireLeases(r.ctx))
+	third := r.byLane(r.lease("a"))
+	equal(r, "lanes", len(third), convergo.Lanes)
+	for _, l := range first {
+		if second[l.Lane] <= l.Token || third[l.Lane] <= second[l.Lane] {
+			r.Errorf("lane %d: tokens %d, %d, %d do not grow", l.Lane, l.Token, second[l.Lane], third[l.Lane])
+		}
+	}
+	// The lease of before settles nothing, although the same relay holds the lane.
+	c := r.claim(first, 10, 0)
+	err := r.Relay.Settle(r.ctx, relay.Settlement{Leases: inLanes(first, c.Events), Sent: c.Events, Now: r.base})
+	if !errors.Is(err, relay.ErrLeaseLost) {
+		r.Errorf("Settle with an old token: %v, want ErrLeaseLost", err)
+	}
+}
+
+func sharedFairly[TX any](r *rig[TX]) {
+	held := map[string][]relay.Lease{"a": r.lease("a")}
+	owners := []string{"a", "b"}
+	for range 3 { // all learn of each other within a few rounds
+		for _, o := range owners {
+			held[o] = r.lease(o, held[o]...)
+		}
+	}
+	equal(r, "lanes of a, of two", len(held["a"]), convergo.Lanes/2)
+	equal(r, "lanes of b, of two", len(held["b"]), convergo.Lanes/2)
+	owners = append(owners, "c")
+	for range 4 {
+		for _, o := range owners {
+			held[o] = r.lease(o, held[o]...)
+		}
+	}
+	all := map[convergo.Lane]string{}
+	for _, o := range owners {
+		if n := len(held[o]); n > 22 || n < 20 { // ⌈64/3⌉, and two may have taken it
+			r.Errorf("%s of three holds %d lanes", o, n)
+		}
+		for lane := range r.byLane(held[o]) {
+			if other, twice := all[lane]; twice {
+				r.Errorf("lane %d is held by %s and %s", lane, other, o)
+			}
+			all[lane] = o
+		}
+	}
+	equal(r, "lanes held in all", len(all), convergo.Lanes)
+	r.release("b", held["b"]...)
+	r.release("c", held["c"]...)
+	equal(r, "lanes of a when it is alone again", len(r.lease("a", held["a"]...)), convergo.Lanes)
+}
+
+func renewOnly[TX any](r *rig[TX]) {
+	ask := func(owner string, held []relay.Lease) []relay.Lease {
+		got, err := r.Relay.Lease(r.ctx, relay.LeaseRequest{Owner: owner, Held: held, RenewOnly: true, Term: longTerm})
+		r.must(err)
+		return got
+	}
+	equal(r, "lanes taken", len(ask("a", nil)), 0)
+	held := r.lease("a")
+	r.lease("b")
+	equal(r, "lanes kept although b has joined", len(ask("a", held)), convergo.Lanes)
+	equal(r, "lanes kept of those asked for", len(ask("a", held[:5])), 5)
+}
+
+func releaseConditional[TX any](r *rig[TX]) {
+	first := r.lease("a")
+	r.release("a", first...)
+	second := r.lease("b")
+	equal(r, "lanes of b at once", len(second), convergo.Lanes)
+	r.release("a", first...) // a late release, from a shutdown that was slow
+	r.insert(event(order("1"), 1))
+	c := r.claim(second, 10, 0)
+	r.settle(inLanes(second, c.Events), 0, settleSent(c.Events))
+	forged := second[0]
+	forged.Token++
+	r.release("b", forged)
+	equal(r, "lanes of b that stand", len(r.lease("b", second...)), convergo.Lanes)
+	r.release("nobody")
+}
+
+func expiredTakenOver[TX any](r *rig[TX]) {
+	r.insert(event(order("1"), 1), event(order("1"), 2))
+	killed := r.lease("a")
+	c := r.claim(killed, 10, 0)
+	equal(r, "lanes of b while a lives", len(r.lease("b")), 0)
+	r.must(r.ExpireLeases(r.ctx))
+	err := r.Relay.Settle(r.ctx, relay.Settlement{Leases: inLanes(killed, c.Events), Sent: c.Events, Now: r.base})
+	if !errors.Is(err, relay.ErrLeaseLost) {
+		r.Errorf("Settle after the expiry: %v, want ErrLeaseLost", err)
+	}
+	taken := r.lease("b")
+	equal(r, "lanes of b", len(taken), convergo.Lanes)
+	r.claim(taken, 10, 0)
+	err = r.Relay.Settle(r.ctx, relay.Settlement{Leases: inLanes(killed, c.Events), Sent: c.Events, Now: r.base})
+	if !errors.Is(err, relay.ErrLeaseLost) {
+		r.Errorf("Settle after the take-over: %v, want ErrLeaseLost", err)
+	}
+	again := r.claim(taken, 10, 0)
+	equalLists(r, "claimed by b", versions(again.Events), 1, 2)
+	r.settle(inLanes(taken, again.Events), 0, settleSent(again.Events))
+	equal(r, "left", len(r.claim(taken, 10, 0).Events), 0)
+}
+
+// twentyClaimants start in the same moment, join, renew, claim and settle; each event may be settled once in all, although
+// all of them look at the same rows all the time.
+func twentyClaimants[TX any](r *rig[TX]) {
+	const claimants, events = 20, 200
+	var list []convergo.Event
+	for n := range events {
+		list = append(list, event(order(fmt.Sprint(n%40)), n/40+1))
+	}
+	r.insert(list...)
+	var mu sync.Mutex
+	sent := map[convergo.Key]int{}
+	last := map[convergo.Aggregate]int64{}
+	var group sync.WaitGroup
+	for i := range claimants {
+		group.Go(func() {
+			owner := fmt.Sprintf("relay-%d", i)
+			var held []relay.Lease
+			for r.ctx.Err() == nil {
+				var err error
+				if held, err = r.Relay.Lease(r.ctx, relay.LeaseRequest{Owner: owner, Held: held, Term: longTerm}); err != nil {
+					r.Error(err)
+					return
+				}
+				c, err := r.Relay.Claim(r.ctx, held, 2, r.base)
+				if err != nil {
+					r.Error(err)
+					return
+				}
+				if len(c.Events) > 0 {
+					err = r.Relay.Settle(r.ctx, relay.Settlement{Leases: inLanes(held, c.Events), Sent: c.Events, Now: r.base})
+				}
+				mu.Lock()
+				if err != nil {
+					r.Errorf("%s: %v", owner, err)
+				}
+				for _, p := range c.Events {
+					sent[p.Event.Key]++
+					if v := p.Event.Version; v != last[p.Event.Aggregate]+1 {
+						r.Errorf("%s: version %d after %d", p.Event.Aggregate, v, last[p.Event.Aggregate])
+					}
+					last[p.Event.Aggregate] = p.Event.Version
+				}
+				finished := len(sent) == events
+				mu.Unlock()
+				if finished || err != nil {
+					_ = r.Relay.Release(r.ctx, owner, held)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	equal(r, "different events settled", len(sent), events)
+	for k, n := range sent {
+		if n != 1 {
+			r.Errorf("event %s was settled %d times", k, n)
+		}
+	}
+	equal(r, "left", len(r.claim(r.lease("last"), 10, time.Hour).Events), 0)
+}
+
+// inLanes are those of the leases that the events need.
+func inLanes(leases []relay.Lease, events []relay.Pending) (list []relay.Lease) {
+	for _, l := range leases {
+		for _, p := range events {
+			if p.Event.Aggregate.Lane() == l.Lane {
+				list = append(list, l)
+				break
+			}
+		}
+	}
+	return list
+}
