@@ -258,7 +258,7 @@ func (s *session) tell(st Settlement, firstFail error) {
 		s.cfg.Log.Error("an event is dead and waits for a person", "relay", s.cfg.Name, "key", f.Event.Key, "type", f.Event.Type,
 			"topic", f.Event.Topic, "aggregate", f.Event.Aggregate.String(), "attempts", f.Attempts+1, "holds aggregate", st.HoldAggregate,
 			"error", f.Error)
-		s.count(func(c *Stats) { c.LastError, c.LastErrorAt = "dead: "+string(f.Event.Key)+": "+f.Error, st.Now })
+		s.count(func(c *Stats) { c.LastError, c.LastErrorAt = "dead: "+string(f.Event.Key)+": "+f.Error, s.cfg.Now() })
 		if s.cfg.OnDead != nil {
 			s.cfg.OnDead(f)
 		}

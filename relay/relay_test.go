@@ -1,0 +1,524 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/memory"
+)
+
+func TestAnIdleRelayCostsTwoStoreCallsASecondAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, workers := range []int{1, 2, 8} {
+			store := &faulty{Store: memory.New()}
+			r := start(store, &broker{}, relay.Config{Workers: workers})
+			pass(10 * time.Second)
+			before, _ := store.calls()
+			pass(100 * time.Second)
+			after, by := store.calls()
+			if n := after - before; n > 200 || n < 100 {
+				t.Errorf("%d workers: %d calls in 100 idle seconds, want 100 to 200: %v", workers, n, by)
+			}
+			r.stop(t)
+		}
+	})
+}
+
+func TestAWakeUpIsServedAtOnceAndNeverBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, b := memory.New(), &broker{}
+		r := start(store, b, relay.Config{Poll: time.Hour})
+		store.OnEvents(r.Wake)
+		pass(10 * time.Second)
+		for range 1000 {
+			r.Wake()
+		}
+		add(t, store, event("O-1", 1))
+		synctest.Wait()
+		if !b.has(1)() {
+			t.Error("the event did not come without time going by")
+		}
+		r.stop(t)
+		r.Wake() // after the end too
+	})
+}
+
+func TestWithoutAWakeUpThePollFindsEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, b := memory.New(), &broker{}
+		r := start(store, b, relay.Config{})
+		pass(10*time.Second + 300*time.Millisecond)
+		add(t, store, event("O-1", 1))
+		until(t, time.Second, "the event", b.has(1))
+		r.stop(t)
+	})
+}
+
+func TestADelayedEventComesWhenItIsDueAndNotBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, b := memory.New(), &broker{}
+		r := start(store, b, relay.Config{Poll: time.Hour})
+		store.OnEvents(r.Wake)
+		late := event("O-1", 1)
+		late.DeliverAt = time.Now().Add(15 * time.Minute)
+		add(t, store, late)
+		pass(15*time.Minute - time.Second)
+		if b.has(1)() {
+			t.Fatal("it came too early")
+		}
+		until(t, time.Second+50*time.Millisecond, "the delayed event", b.has(1))
+		r.stop(t)
+	})
+}
+
+func TestABacklogIsDrainedInFullBatches(t *testing.T) {
+	for _, orderCount := range []int{1, 400} {
+		t.Run(fmt.Sprint(orderCount, " orders"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, b := memory.New(), &broker{}
+				const total = 20_000
+				orders(t, store, orderCount, total/orderCount)
+				r := start(store, b, relay.Config{})
+				until(t, time.Minute, "the backlog", b.has(total))
+				r.stop(t)
+				wantOnce(t, b, total)
+				if n := len(b.callSizes()); n > 2*total/512+10 {
+					t.Errorf("%d calls for %d events, want about %d: batches of 512", n, total, total/512)
+				}
+			})
+		})
+	}
+}
+
+func TestAHotAggregateDoesNotKeepOthersWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		orders(t, store, 1, 5000)
+		var others []convergo.Event
+		for i := range 100 {
+			others = append(others, event(fmt.Sprintf("other-%d", i), 1))
+		}
+		add(t, store, others...)
+		b := &broker{before: func(context.Context, []convergo.Event) { <-time.After(100 * time.Millisecond) }}
+		r := start(store, b, relay.Config{})
+		until(t, 300*time.Millisecond, "one event of each other order", func() bool {
+			copies := b.copies()
+			for _, e := range others {
+				if copies[convergo.KeyFor(e.Type, e.Aggregate.ID, e.Version)] == 0 && e.Aggregate.Lane() != event("O-0", 1).Aggregate.Lane() {
+					return false
+				}
+			}
+			return true
+		})
+		if b.has(5000)() {
+			t.Error("the hot order was through before: this test shows nothing")
+		}
+		r.stop(t)
+	})
+}
+
+func TestAKilledRelayIsReplacedWithinOneAndAHalfTerms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 15 * time.Second
+		for range 5 { // relative to the survivor's renewals the death comes at another moment each time
+			store := memory.New()
+			survivor := start(store, &broker{}, relay.Config{Lease: lease})
+			pass(2 * time.Second)
+			orders(t, store, 200, 1)
+			b := &broker{}
+			survivor.stop(t)
+			bury := kill(t, store, lease)
+			second := start(store, b, relay.Config{Lease: lease})
+			took := until(t, lease*3/2, "all events", b.has(200))
+			t.Logf("taken over after %v", took)
+			wantOnce(t, b, 200)
+			second.stop(t)
+			bury()
+		}
+	})
+}
+
+func TestAGracefulStopTakesASecondAtMostAndHandsTheLanesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		b := &broker{before: func(context.Context, []convergo.Event) { <-time.After(200 * time.Millisecond) }}
+		first := start(store, b, relay.Config{})
+		second := start(store, b, relay.Config{})
+		pass(20 * time.Second)
+		if a, z := first.Stats().Lanes, second.Stats().Lanes; a != 32 || z != 32 {
+			t.Fatalf("the relays hold %d and %d lanes, want 32 each", a, z)
+		}
+		orders(t, store, 500, 2)
+		pass(1100 * time.Millisecond)
+		if took := first.stop(t); took > time.Second {
+			t.Errorf("stopping took %v", took)
+		}
+		until(t, 7*time.Second, "all events by the other relay", b.has(1000))
+		until(t, 7*time.Second, "all lanes at the other relay", func() bool { return second.Stats().Lanes == convergo.Lanes })
+		second.stop(t)
+		wantOnce(t, b, 1000)
+		if s := second.Stats(); s.LeaseLosses != 0 {
+			t.Errorf("%+v, want no lease losses", s)
+		}
+	})
+}
+
+func TestARelayThatJoinsUnderLoadTakesLanesWithoutDuplicates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		b := &broker{before: func(context.Context, []convergo.Event) { <-time.After(700 * time.Millisecond) }}
+		orders(t, store, 1000, 30)
+		relays := []*running{start(store, b, relay.Config{})}
+		for range 3 {
+			pass(3 * time.Second)
+			relays = append(relays, start(store, b, relay.Config{}))
+		}
+		until(t, 5*time.Minute, "all events", b.has(30_000))
+		for i, r := range relays {
+			if s := r.Stats(); s.Sent == 0 || s.LeaseLosses != 0 {
+				t.Errorf("relay %d: %+v, want its share and no lease losses", i, s)
+			}
+			r.stop(t)
+		}
+		wantOnce(t, b, 30_000)
+	})
+}
+
+func TestAHungBatchNeverBlocksTheShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		orders(t, store, 10, 1)
+		b := &broker{before: func(context.Context, []convergo.Event) { <-time.After(time.Hour) }}
+		r := start(store, b, relay.Config{PublishTimeout: 10 * time.Minute})
+		pass(time.Second)
+		if took := r.stop(t); took > 7*time.Second {
+			t.Errorf("stopping took %v, want the 5 s of ShutdownTimeout and little more", took)
+		}
+		if s := r.Stats(); s.Failed != 0 {
+			t.Errorf("%+v: a shutdown spends no attempts", s)
+		}
+		second := start(store, &broker{}, relay.Config{})
+		until(t, time.Second, "leases given back", func() bool { return second.Stats().Sent == 10 })
+		second.stop(t)
+		pass(2 * time.Hour)
+	})
+}
+
+func TestAPublisherThatPanicsOrAnswersWronglyCostsAttemptsAndOnlyThePoisonDies(t *testing.T) {
+	poison := key("O-3", 1)
+	has := func(events []convergo.Event) bool {
+		for _, e := range events {
+			if e.Key == poison {
+				return true
+			}
+		}
+		return false
+	}
+	for name, publish := range map[string]func(*broker, context.Context, []convergo.Event) []error{
+		"panic": func(b *broker, ctx context.Context, events []convergo.Event) []error {
+			if has(events) {
+				panic("index out of range")
+			}
+			return b.Publish(ctx, events)
+		},
+		"wrong length": func(b *broker, ctx context.Context, events []convergo.Event) []error {
+			if has(events) {
+				return nil
+			}
+			return b.Publish(ctx, events)
+		},
+		"hang": func(b *broker, ctx context.Context, events []convergo.Event) []error {
+			if has(events) {
+				<-ctx.Done()
+				return repeat(ctx.Err(), len(events))
+			}
+			return b.Publish(ctx, events)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, b := memory.New(), &broker{}
+				orders(t, store, 60, 1)
+				r := start(store, publisherFunc(func(ctx context.Context, e []convergo.Event) []error { return publish(b, ctx, e) }),
+					relay.Config{MaxAttempts: 8})
+				pass(time.Hour)
+				r.stop(t)
+				wantOnce(t, b, 59)
+				if s := r.Stats(); s.Dead != 1 || s.Outages != 0 {
+					t.Errorf("%+v, want one dead event and no outage", s)
+				}
+			})
+		})
+	}
+}
+
+func TestACallThatNeverReturnsIsGivenUpAndTheNumberOfThemIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		var calls atomic.Int64
+		end := make(chan struct{})
+		r := start(store, publisherFunc(func(context.Context, []convergo.Event) []error {
+			calls.Add(1)
+			<-end
+			return nil
+		}), relay.Config{PublishTimeout: 100 * time.Millisecond, MaxAttempts: 1_000_000, Backoff: convergo.Backoff{Cap: time.Second}})
+		orders(t, store, 64, 1)
+		pass(10 * time.Minute)
+		if n := calls.Load(); n > 70 {
+			t.Errorf("%d calls hang at the same time, want 64 and little more", n)
+		}
+		if s := r.Stats(); !s.InOutage {
+			t.Errorf("%+v, want an outage", s)
+		}
+		r.stop(t)
+		close(end)
+	})
+}
+
+func TestAStoreThatFailsIsAskedAgainAndNothingIsLostOrDoubled(t *testing.T) {
+	for _, method := range []string{"Lease", "Claim", "Settle"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New()
+				store, b := &faulty{Store: inner}, &broker{}
+				orders(t, inner, 100, 2)
+				store.failWith(func(m string) error {
+					if m == method {
+						return errDown
+					}
+					return nil
+				})
+				r := start(store, b, relay.Config{})
+				pass(8 * time.Second)
+				if s := r.Stats(); s.Sent != 0 || !strings.Contains(s.LastError, errDown.Error()) {
+					t.Errorf("while the store fails: %+v", s)
+				}
+				n, by := store.calls()
+				if n > 150 {
+					t.Errorf("%d calls of a failing store in 8 s: %v", n, by)
+				}
+				store.failWith(nil)
+				until(t, 6*time.Second, "everything settled", func() bool { return r.Stats().Sent == 200 })
+				r.stop(t)
+				wantOnce(t, b, 200)
+			})
+		})
+	}
+}
+
+func TestARelayThatCannotRenewStopsPublishingBeforeOthersTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 15 * time.Second
+		inner := memory.New()
+		cutOff := &faulty{Store: inner}
+		b, lateTo := &broker{}, atomic.Int64{}
+		first := start(cutOff, publisherFunc(func(ctx context.Context, events []convergo.Event) []error {
+			if lateTo.Load() > 0 {
+				lateTo.Add(int64(len(events)))
+			}
+			return b.Publish(ctx, events)
+		}), relay.Config{Lease: lease})
+		pass(time.Second)
+		cutOff.failWith(func(m string) error {
+			if m == "Lease" {
+				return errDown
+			}
+			return nil
+		})
+		pass(lease)
+		lateTo.Store(1)
+		if s := first.Stats(); s.LeaseLosses != convergo.Lanes {
+			t.Errorf("%+v, want all lanes lost", s)
+		}
+		orders(t, inner, 10, 1) // reading and settling would work
+		first.Wake()
+		second := start(inner, b, relay.Config{Lease: lease})
+		until(t, lease, "the events by the second relay", b.has(10))
+		pass(time.Minute)
+		if n := lateTo.Load(); n != 1 {
+			t.Errorf("a relay without leases published %d events", n-1)
+		}
+		wantOnce(t, b, 10)
+		cutOff.failWith(nil)
+		until(t, lease*2, "its share again", func() bool { return first.Stats().Lanes == 32 })
+		first.stop(t)
+		second.stop(t)
+	})
+}
+
+func TestARelayThatWasPausedNoticesBeforeItPublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 15 * time.Second
+		inner := memory.New()
+		store, b := &faulty{Store: inner}, &broker{}
+		var paused atomic.Bool
+		r := start(store, b, relay.Config{Lease: lease, Probe: func(point string) {
+			if point == "relay.claimed" && paused.CompareAndSwap(false, true) {
+				store.failWith(func(string) error { return errDown })
+				<-time.After(2 * lease) // as if the machine had stopped between reading and publishing
+			}
+		}})
+		pass(time.Second)
+		orders(t, inner, 10, 1)
+		r.Wake()
+		pass(2 * lease)
+		if b.has(1)() {
+			t.Error("it published with leases that had ended")
+		}
+		store.failWith(nil)
+		until(t, lease, "the events, with new leases", b.has(10))
+		r.stop(t)
+		wantOnce(t, b, 10)
+	})
+}
+
+func TestARefusedSettlementIsDroppedAndTheEventsComeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		store, b := &faulty{Store: inner}, &broker{}
+		var refused atomic.Bool
+		store.failWith(func(m string) error {
+			if m == "Settle" && refused.CompareAndSwap(false, true) {
+				return fmt.Errorf("lane 7: %w", relay.ErrLeaseLost)
+			}
+			return nil
+		})
+		orders(t, inner, 10, 1)
+		r := start(store, b, relay.Config{Workers: 1})
+		until(t, 10*time.Second, "everything settled", func() bool { return r.Stats().Sent == 10 })
+		pass(time.Minute)
+		r.stop(t)
+		if n := len(b.keys()); n != 20 {
+			t.Errorf("%d deliveries, want each event twice", n)
+		}
+		if s := r.Stats(); s.LeaseLosses != 1 {
+			t.Errorf("%+v, want one lease loss", s)
+		}
+	})
+}
+
+func TestDuplicatesAreAtMostCrashesTimesBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const crashes, batch, lease = 5, 32, 15 * time.Second
+		inner, b := memory.New(), &broker{}
+		orders(t, inner, 100, 20)
+		for range crashes {
+			store := &faulty{Store: inner}
+			var dead atomic.Bool
+			corpse := start(store, b, relay.Config{Batch: batch, Workers: 1, Lease: lease, Probe: func(point string) {
+				if point == "relay.published" && len(b.keys()) > 64 && dead.CompareAndSwap(false, true) {
+					store.failWith(func(string) error { return errDown }) // killed between the confirmation and the settlement
+				}
+			}})
+			until(t, lease*2, "the crash", dead.Load)
+			corpse.cancel()
+			<-corpse.done
+			pass(2 * lease)
+		}
+		r := start(inner, b, relay.Config{})
+		until(t, lease*2, "all events", func() bool { return len(b.copies()) == 2000 })
+		r.stop(t)
+		if n := len(b.keys()) - 2000; n > crashes*batch || n == 0 {
+			t.Errorf("%d duplicates after %d crashes, want 1 to %d", n, crashes, crashes*batch)
+		}
+		if where := b.inversion(); where != "" {
+			t.Error(where)
+		}
+	})
+}
+
+func TestADeadEventIsLoggedLoudlyAndWithoutItsPayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		store := memory.New()
+		add(t, store, event("O-1", 1))
+		b := &broker{answer: func(context.Context, convergo.Event) error { return convergo.Permanent(errors.New("no such topic")) }}
+		r := start(store, b, relay.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		pass(time.Second)
+		r.stop(t)
+		for _, want := range []string{"level=ERROR", string(key("O-1", 1)), "OrderChanged", "no such topic"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %q:\n%s", want, log.String())
+			}
+		}
+		if strings.Contains(log.String(), "secret payload") {
+			t.Errorf("the log has the payload:\n%s", log.String())
+		}
+		if s := r.Stats(); !strings.Contains(s.LastError, "no such topic") || s.LastErrorAt.IsZero() {
+			t.Errorf("%+v, want the last error", s)
+		}
+	})
+}
+
+func TestAnEventsOwnMaximumOfAttemptsComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		own, topics := event("O-own", 1), event("O-topic", 1)
+		own.MaxAttempts = 2
+		add(t, store, own, topics)
+		attempts := map[convergo.Key]int{}
+		b := &broker{answer: func(_ context.Context, e convergo.Event) error {
+			attempts[e.Key]++
+			return errors.New("no")
+		}}
+		r := start(store, b, relay.Config{Workers: 1, Topics: map[string]relay.TopicPolicy{"order": {
+			MaxAttempts: 4, Backoff: convergo.Backoff{Schedule: []time.Duration{10 * time.Second, time.Minute}, Jitter: convergo.NoJitter},
+		}}})
+		pass(9 * time.Second)
+		if n := attempts[key("O-own", 1)]; n != 1 {
+			t.Errorf("%d attempts after 9 s, want 1: the topic's schedule says 10 s", n)
+		}
+		pass(time.Hour)
+		r.stop(t)
+		if attempts[key("O-own", 1)] != 2 || attempts[key("O-topic", 1)] != 4 {
+			t.Errorf("attempts %v, want 2 by the event and 4 by its topic", attempts)
+		}
+	})
+}
+
+func TestTheProbePointsComeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var points []string
+		store := memory.New()
+		add(t, store, event("O-1", 1))
+		r := start(store, &broker{}, relay.Config{Probe: func(p string) { points = append(points, p) }})
+		pass(10 * time.Second)
+		r.stop(t)
+		if got := strings.Join(points, " "); got != "relay.claimed relay.published relay.settled" {
+			t.Errorf("points: %s", got)
+		}
+	})
+}
+
+func TestASecondRunOfARunningRelayIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(memory.New(), &broker{}, relay.Config{})
+		pass(time.Second)
+		if err := r.Run(t.Context()); err == nil {
+			t.Error("a second Run did not fail")
+		}
+		r.stop(t)
+	})
+}
+
+type publisherFunc func(ctx context.Context, events []convergo.Event) []error
+
+func (f publisherFunc) Publish(ctx context.Context, events []convergo.Event) []error { return f(ctx, events) }
+
+func repeat(err error, n int) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
