@@ -71,6 +71,7 @@ type Broker struct {
 	js       jetstream.JetStream
 	recovery Recovery
 	closing  sync.Once
+	acked    sync.Map      // consumer → reply subject of its last acknowledgement
 	closed   chan struct{} // closed by Close, so that no Fetch waits for a server that is gone
 }
 
@@ -120,9 +121,13 @@ func (b *Broker) connect() error {
 	return err
 }
 
-// Close ends the connection and stops the server; what was confirmed is written out first. It may be called twice.
+// Close ends the connection and stops the server. What was confirmed is written out, what was acknowledged is noted. It may
+// be called twice; the components that publish and fetch should have ended before.
 func (b *Broker) Close() {
 	b.closing.Do(func() {
+		if b.js != nil {
+			b.settle()
+		}
 		close(b.closed)
 		if b.conn != nil {
 			b.conn.Close()
@@ -130,6 +135,26 @@ func (b *Broker) Close() {
 		b.server.Shutdown()
 		b.server.WaitForShutdown()
 	})
+}
+
+// settle makes the server take in every acknowledgement: they are sent without an answer and each consumer handles its
+// own in order, so that an answer to the last one, sent again, speaks for all.
+func (b *Broker) settle() {
+	b.acked.Range(func(consumer, reply any) bool {
+		if _, err := b.conn.Request(reply.(string), []byte("+ACK"), 2*time.Second); err != nil {
+			b.cfg.Log.Warn("embedded broker: last acknowledgements may come again", "consumer", consumer, "error", err)
+		}
+		return true
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	stream, err := b.js.Stream(ctx, streamName)
+	if err == nil {
+		err = b.note(stream.CachedInfo().State)
+	}
+	if err != nil {
+		b.cfg.Log.Warn("embedded broker: its end was not noted", "error", err)
+	}
 }
 
 // Durability says in one sentence what a power cut can lose. The death of the process, SIGKILL included, loses nothing

@@ -153,7 +153,10 @@ func (s *source) giveBack(sub *nats.Subscription, arrivals <-chan *nats.Msg, got
 
 func (s *source) delivery(m *nats.Msg) inbox.Delivery {
 	d := inbox.Delivery{
-		Ack: func(context.Context) error { return s.answer(m, "+ACK") },
+		Ack: func(context.Context) error {
+			s.broker.acked.Store(s.consumer, m.Reply)
+			return s.answer(m, "+ACK")
+		},
 		Return: func(_ context.Context, delay time.Duration) error {
 			if delay <= 0 {
 				return s.answer(m, "-NAK")
