@@ -78,6 +78,7 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 			}
 		})
 	}
+	t.Run("random histories look as the model says", func(t *testing.T) { modelLaw(t, open) })
 }
 
 func start[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) *rig[TX] {
