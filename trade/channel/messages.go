@@ -95,6 +95,7 @@ var ErrMalformed = errors.New("malformed message")
 
 const (
 	maxNumberBytes = 100 // merchant, trade number, transaction: they fit into keys together with their prefixes
+	maxTypeBytes   = 64
 	maxDepth       = 16
 )
 
@@ -117,15 +118,15 @@ func ParseNotice(body []byte) (Notice, error) {
 
 func (n Notice) validate() error {
 	for _, f := range []struct{ name, value string }{
-		{"merchant", n.Merchant}, {"trade_no", n.TradeNo}, {"transaction", n.Transaction},
+		{"type", n.Type}, {"merchant", n.Merchant}, {"trade_no", n.TradeNo}, {"transaction", n.Transaction},
 	} {
 		plain := func(r rune) bool { return r > ' ' && r < 0x7f }
 		if f.value == "" || len(f.value) > maxNumberBytes || strings.ContainsFunc(f.value, func(r rune) bool { return !plain(r) }) {
 			return fmt.Errorf("%s must be 1 to %d printable ASCII characters without blanks: %w", f.name, maxNumberBytes, ErrMalformed)
 		}
 	}
-	if n.Type == "" {
-		return fmt.Errorf("type is missing: %w", ErrMalformed)
+	if len(n.Type) > maxTypeBytes {
+		return fmt.Errorf("type is longer than %d: %w", maxTypeBytes, ErrMalformed)
 	}
 	if n.Amount <= 0 {
 		return fmt.Errorf("amount must be a positive whole number of minor units: %w", ErrMalformed)
