@@ -1,0 +1,653 @@
+package outside_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/store/memory"
+)
+
+var errTimeout = errors.New("no answer in time")
+
+// channel is the other side: it does what it is asked once per key and can be asked what it did.
+type channel struct {
+	mu      sync.Mutex
+	effects map[string]int                      // times that the effect of a key really happened
+	calls   []string                            // "do K" and "ask K" in order
+	do      func(key string, attempt int) error // after the effect; its error is what the caller sees
+	before  func(key string, attempt int) error // before the effect: it does not happen
+	ask     func(key string) error
+	tries   map[string]int
+}
+
+func newChannel() *channel { return &channel{effects: map[string]int{}, tries: map[string]int{}} }
+
+func (c *channel) Do(_ context.Context, call outside.Claimed) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, "do "+call.Key)
+	c.tries[call.Key]++
+	if c.before != nil {
+		if err := c.before(call.Key, c.tries[call.Key]); err != nil {
+			return nil, err
+		}
+	}
+	if c.effects[call.Key] == 0 { // it deduplicates by the key
+		c.effects[call.Key]++
+	}
+	if c.do != nil {
+		if err := c.do(call.Key, c.tries[call.Key]); err != nil {
+			return nil, err
+		}
+	}
+	return []byte("did " + call.Key), nil
+}
+
+func (c *channel) Query(_ context.Context, call outside.Claimed) ([]byte, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, "ask "+call.Key)
+	if c.ask != nil {
+		if err := c.ask(call.Key); err != nil {
+			return nil, false, err
+		}
+	}
+	if c.effects[call.Key] == 0 {
+		return nil, false, nil
+	}
+	return []byte("did " + call.Key), true, nil
+}
+
+func (c *channel) heard() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.calls, ", ")
+}
+
+// shop is a store, the other side, and what became of the calls.
+type shop struct {
+	memory.Calls
+	t        *testing.T
+	channel  *channel
+	mu       sync.Mutex
+	down     error // every Update fails with it
+	claims   int
+	doneFail atomic.Int64 // how many more times Done fails after having written
+}
+
+func newShop(t *testing.T) *shop {
+	return &shop{Calls: memory.New().Calls(), t: t, channel: newChannel()}
+}
+
+func (s *shop) Update(ctx context.Context, fn func(context.Context, *memory.Tx) error) error {
+	s.mu.Lock()
+	down := s.down
+	s.mu.Unlock()
+	if down != nil {
+		return down
+	}
+	return s.Calls.Update(ctx, fn)
+}
+
+func (s *shop) Claim(ctx context.Context, kinds []string, lease time.Duration, limit int, now time.Time) ([]outside.Claimed, time.Time, error) {
+	s.mu.Lock()
+	s.claims++
+	s.mu.Unlock()
+	return s.Calls.Claim(ctx, kinds, lease, limit, now)
+}
+
+func (s *shop) set(change func(*shop)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *shop) handler() outside.Handler[*memory.Tx] {
+	return outside.Handler[*memory.Tx]{
+		Do: s.channel.Do, Query: s.channel.Query,
+		Done: func(_ context.Context, tx *memory.Tx, c outside.Claimed, result []byte) error {
+			tx.Add("done "+c.Key, 1)
+			if s.doneFail.Load() > 0 {
+				s.doneFail.Add(-1)
+				return errors.New("constraint violated")
+			}
+			if string(result) != "did "+c.Key {
+				return fmt.Errorf("result %q", result)
+			}
+			return nil
+		},
+		Refused: func(_ context.Context, tx *memory.Tx, c outside.Claimed, cause error) error {
+			tx.Add("refused "+c.Key, 1)
+			if errors.Is(cause, outside.ErrGaveUp) {
+				tx.Add("given up "+c.Key, 1)
+			}
+			return nil
+		},
+	}
+}
+
+func (s *shop) open(cfg outside.Config, h outside.Handler[*memory.Tx]) (calls *outside.Calls[*memory.Tx], stop func()) {
+	calls = outside.New[*memory.Tx](s, cfg)
+	calls.Handle("refund", h)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- calls.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Errorf("Run: %v", err)
+		}
+	})
+	s.t.Cleanup(stop)
+	return calls, stop
+}
+
+func (s *shop) schedule(calls *outside.Calls[*memory.Tx], list ...outside.Call) {
+	s.t.Helper()
+	err := s.Calls.Update(s.t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+		for _, call := range list {
+			if _, err := calls.Schedule(ctx, tx, call); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shop) number(key string) (n int) {
+	s.t.Helper()
+	if err := s.View(s.t.Context(), func(_ context.Context, tx *memory.Tx) error { n = tx.Get(key); return nil }); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+func (s *shop) want(what string, got, want any) {
+	s.t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		s.t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+var refund = outside.Call{Kind: "refund", Key: "RF-1", Payload: []byte("600")}
+
+func bubble(t *testing.T, f func(t *testing.T, s *shop)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newShop(t)) })
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestACallIsMadeAfterTheCommitAndNeverAfterARollback(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		calls, _ := s.open(outside.Config{}, s.handler())
+		undo := errors.New("undo")
+		err := s.Calls.Update(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+			fresh, err := calls.Schedule(ctx, tx, refund)
+			s.want("schedule", fmt.Sprint(fresh, err), "true <nil>")
+			return undo
+		})
+		s.want("rolled back", errors.Is(err, undo), true)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "")
+		s.schedule(calls, refund, refund)
+		synctest.Wait() // at once, by the wake-up
+		s.want("heard", s.channel.heard(), "do RF-1")
+		s.want("recorded", s.number("done RF-1"), 1)
+		s.want("stats", calls.Stats(), outside.Stats{Claimed: 1, Made: 1, Done: 1})
+	})
+}
+
+func TestNoTransactionIsOpenWhileTheOtherSideIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		h := s.handler()
+		do := h.Do
+		h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+			if err := s.Calls.Update(ctx, func(_ context.Context, tx *memory.Tx) error { tx.Add("meanwhile", 1); return nil }); err != nil {
+				return nil, err
+			}
+			return do(ctx, c)
+		}
+		calls, _ := s.open(outside.Config{}, h)
+		s.schedule(calls, refund)
+		synctest.Wait()
+		s.want("meanwhile", s.number("meanwhile"), 1)
+		s.want("recorded", s.number("done RF-1"), 1)
+	})
+}
+
+// domain.md row 2: a time-out is asked about, and repeated only with the same key.
+func TestReport02AnAmbiguousCallIsAskedAboutAndRepeatedWithTheSameKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		arrives bool
+		heard   string
+	}{
+		"it had arrived":     {true, "do RF-1, ask RF-1"},
+		"it had not arrived": {false, "do RF-1, ask RF-1, do RF-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *shop) {
+				once := func(_ string, attempt int) error {
+					if attempt == 1 {
+						return errTimeout
+					}
+					return nil
+				}
+				if c.arrives {
+					s.channel.do = once
+				} else {
+					s.channel.before = once
+				}
+				calls, _ := s.open(outside.Config{}, s.handler())
+				s.schedule(calls, refund)
+				pass(time.Minute)
+				s.want("heard", s.channel.heard(), c.heard)
+				s.want("effects", s.channel.effects["RF-1"], 1)
+				s.want("recorded", s.number("done RF-1"), 1)
+			})
+		})
+	}
+}
+
+// domain.md row 3: a definite failure ends this key, so that a new attempt can have a new one.
+func TestReport03ADefiniteFailureIsRefusedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.before = func(string, int) error { return convergo.Permanent(errors.New("card closed")) }
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls, refund)
+		pass(time.Hour)
+		s.want("heard", s.channel.heard(), "do RF-1")
+		s.want("refused", s.number("refused RF-1"), 1)
+		s.want("done", s.number("done RF-1"), 0)
+		s.want("stats", calls.Stats(), outside.Stats{Claimed: 1, Made: 1, Refused: 1})
+	})
+}
+
+// domain.md row 5: age never decides an outcome.
+func TestReport05AgeDecidesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.before = func(string, int) error { return errTimeout }
+		s.channel.ask = func(string) error { return convergo.Permanent(errors.New("403")) } // no answer about the call either
+		calls, _ := s.open(outside.Config{Poll: time.Hour}, s.handler())
+		s.schedule(calls, refund)
+		pass(30 * 24 * time.Hour)
+		s.want("decided", s.number("refused RF-1")+s.number("done RF-1"), 0)
+		s.want("repeated without an answer", s.channel.tries["RF-1"], 1)
+		s.channel.mu.Lock()
+		s.channel.ask, s.channel.before = nil, nil
+		s.channel.mu.Unlock()
+		pass(2 * time.Hour)
+		s.want("done", s.number("done RF-1"), 1)
+	})
+}
+
+func TestWhatSurelyNeverLeftIsNotAskedAbout(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.before = func(_ string, attempt int) error {
+			switch attempt {
+			case 1:
+				return outside.NotSent(convergo.Unreachable(errors.New("connection refused")))
+			case 2:
+				return convergo.Unreachable(errors.New("connection reset")) // it may have arrived
+			}
+			return nil
+		}
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls, refund)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, do RF-1, ask RF-1, do RF-1")
+		s.want("done", s.number("done RF-1"), 1)
+	})
+}
+
+func TestNotSentDoesNotClearAnEarlierDoubt(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.before = func(_ string, attempt int) error {
+			return []error{errTimeout, outside.NotSent(errTimeout), nil}[attempt-1]
+		}
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls, refund)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, ask RF-1, do RF-1, ask RF-1, do RF-1")
+	})
+}
+
+func TestOneWhoCannotBeAskedIsCalledAgainWithTheSameKey(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.do = func(_ string, attempt int) error {
+			if attempt < 3 {
+				return errTimeout
+			}
+			return nil
+		}
+		h := s.handler()
+		h.Query = nil
+		calls, _ := s.open(outside.Config{}, h)
+		s.schedule(calls, refund)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, do RF-1, do RF-1")
+		s.want("effects", s.channel.effects["RF-1"], 1)
+		s.want("done", s.number("done RF-1"), 1)
+	})
+}
+
+// Facts 3.1: the worker dies between any two steps; another instance takes the call over when the lease has expired.
+func TestACrashBetweenAnyTwoStepsLeavesOneEffectAndOneRecord(t *testing.T) {
+	for point, heard := range map[string]string{
+		"outside.reserved": "ask RF-1, do RF-1", "outside.called": "do RF-1, ask RF-1", "outside.finished": "do RF-1",
+		"in do": "do RF-1, ask RF-1", "in done": "do RF-1, ask RF-1",
+	} {
+		t.Run(point, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *shop) {
+				var dead atomic.Bool
+				die := func(at string) {
+					if at == point && dead.CompareAndSwap(false, true) {
+						runtime.Goexit()
+					}
+				}
+				h := s.handler()
+				do, done := h.Do, h.Done
+				h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+					result, err := do(ctx, c)
+					die("in do")
+					return result, err
+				}
+				h.Done = func(ctx context.Context, tx *memory.Tx, c outside.Claimed, result []byte) error {
+					err := done(ctx, tx, c, result)
+					die("in done")
+					return err
+				}
+				first, stop := s.open(outside.Config{Lease: 10 * time.Second, Probe: die}, h)
+				s.schedule(first, refund)
+				synctest.Wait()
+				stop()
+				s.want("died", dead.Load(), true)
+				second, _ := s.open(outside.Config{Lease: 10 * time.Second}, h)
+				pass(9 * time.Second)
+				s.want("taken over before its lease ended", second.Stats().Claimed, 0)
+				pass(4 * time.Second)
+				s.want("heard", s.channel.heard(), heard)
+				s.want("effects", s.channel.effects["RF-1"], 1)
+				s.want("recorded", s.number("done RF-1"), 1)
+			})
+		})
+	}
+}
+
+// domain.md rows 27 and 34: an attempt with an unknown outcome has one owner, and the result is recorded by one.
+func TestReport27ASlowOwnerLosesItsCallAndItsLateResultIsDropped(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		release := make(chan struct{})
+		h := s.handler()
+		do := h.Do
+		var deadline time.Duration
+		h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+			until, _ := ctx.Deadline()
+			deadline = time.Until(until)
+			result, err := do(ctx, c)
+			<-release // it does not heed its deadline
+			return result, err
+		}
+		first, _ := s.open(outside.Config{Name: "first", Lease: 8 * time.Second}, h)
+		s.schedule(first, refund)
+		synctest.Wait()
+		s.want("its time ends before its lease", deadline, 6*time.Second)
+		second, _ := s.open(outside.Config{Name: "second", Lease: 8 * time.Second}, s.handler())
+		pass(11 * time.Second)
+		s.want("the second", second.Stats(), outside.Stats{Claimed: 1, TakenOver: 1, Asked: 1, Done: 1})
+		close(release)
+		synctest.Wait()
+		s.want("the first", first.Stats(), outside.Stats{Claimed: 1, Made: 1, Lost: 1})
+		s.want("heard", s.channel.heard(), "do RF-1, ask RF-1")
+		s.want("recorded", s.number("done RF-1"), 1)
+	})
+}
+
+func TestTwoInstancesMakeACallOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		a, _ := s.open(outside.Config{}, s.handler())
+		b, _ := s.open(outside.Config{}, s.handler())
+		var list []outside.Call
+		for i := range 50 {
+			list = append(list, outside.Call{Kind: "refund", Key: fmt.Sprint("RF-", i)})
+		}
+		s.schedule(a, list...)
+		b.Wake()
+		pass(time.Minute)
+		s.want("made", a.Stats().Made+b.Stats().Made, 50)
+		s.want("done", a.Stats().Done+b.Stats().Done, 50)
+	})
+}
+
+func TestADoneThatFailsIsRolledBackAndTheCallIsAskedForAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.doneFail.Store(2)
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls, refund)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, ask RF-1, ask RF-1")
+		s.want("recorded", s.number("done RF-1"), 1)
+		s.want("effects", s.channel.effects["RF-1"], 1)
+	})
+}
+
+func TestAPanicIsAnAmbiguousFailureWithThePlace(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		h := s.handler()
+		do, done := h.Do, h.Done
+		panics := map[string]bool{"do": true, "done": true}
+		h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+			result, err := do(ctx, c)
+			if panics["do"] {
+				panics["do"] = false
+				panic("boom")
+			}
+			return result, err
+		}
+		h.Done = func(ctx context.Context, tx *memory.Tx, c outside.Claimed, result []byte) error {
+			if err := done(ctx, tx, c, result); err != nil {
+				return err
+			}
+			if panics["done"] {
+				panics["done"] = false
+				panic("boom")
+			}
+			return nil
+		}
+		calls, _ := s.open(outside.Config{}, h)
+		s.schedule(calls, refund)
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, ask RF-1, ask RF-1")
+		s.want("recorded", s.number("done RF-1"), 1)
+	})
+}
+
+func TestAnOutcomeThatCannotBeRecordedIsAskedForWhenTheStoreIsBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.do = func(string, int) error {
+			s.set(func(s *shop) { s.down = errors.New("connection refused") })
+			return nil
+		}
+		calls, _ := s.open(outside.Config{Lease: 10 * time.Second}, s.handler())
+		s.schedule(calls, refund)
+		pass(5 * time.Second)
+		s.want("recorded", s.number("done RF-1"), 0)
+		s.set(func(s *shop) { s.down = nil })
+		pass(time.Minute)
+		s.want("heard", s.channel.heard(), "do RF-1, ask RF-1")
+		s.want("recorded", s.number("done RF-1"), 1)
+	})
+}
+
+func TestCallsOfAGroupAreMadeOneAfterAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.channel.before = func(key string, attempt int) error {
+			if key == "A-1" && attempt < 3 {
+				return errTimeout
+			}
+			return nil
+		}
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls,
+			outside.Call{Kind: "refund", Key: "A-1", Group: "A"}, outside.Call{Kind: "refund", Key: "A-2", Group: "A"},
+			outside.Call{Kind: "refund", Key: "A-3", Group: "A"}, outside.Call{Kind: "refund", Key: "B-1", Group: "B"})
+		synctest.Wait()
+		s.want("the other group", s.number("done B-1"), 1)
+		pass(time.Minute)
+		var order []string
+		for _, heard := range s.channel.calls {
+			if strings.HasPrefix(heard, "do A") && !slices.Contains(order, heard) {
+				order = append(order, heard)
+			}
+		}
+		s.want("order", order, "[do A-1 do A-2 do A-3]")
+		s.want("A-2 waited", strings.LastIndex(s.channel.heard(), "do A-1") < strings.Index(s.channel.heard(), "do A-2"), true)
+		s.want("done", calls.Stats().Done, 4)
+	})
+}
+
+func TestACallIsNotMadeBeforeItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		calls, _ := s.open(outside.Config{}, s.handler())
+		later := refund
+		later.NotBefore = time.Now().Add(time.Hour)
+		s.schedule(calls, later)
+		pass(time.Hour - time.Second)
+		s.want("heard", s.channel.heard(), "")
+		pass(2 * time.Second)
+		s.want("heard", s.channel.heard(), "do RF-1")
+	})
+}
+
+func TestGivingUpIsOnlyDoneWhereAskedForAndNeverAgainstAnAnswer(t *testing.T) {
+	t.Run("no trace", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *shop) {
+			s.channel.before = func(string, int) error { return errTimeout }
+			calls, _ := s.open(outside.Config{MaxAttempts: 2}, s.handler())
+			s.schedule(calls, refund)
+			pass(time.Hour)
+			s.want("heard", s.channel.heard(), "do RF-1, ask RF-1, do RF-1, ask RF-1")
+			s.want("given up", s.number("given up RF-1"), 1)
+		})
+	})
+	t.Run("it is known", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *shop) {
+			s.channel.do = func(string, int) error { return errTimeout }
+			calls, _ := s.open(outside.Config{MaxAttempts: 1}, s.handler())
+			s.schedule(calls, refund)
+			pass(time.Hour)
+			s.want("done", s.number("done RF-1"), 1)
+			s.want("given up", s.number("given up RF-1"), 0)
+		})
+	})
+	t.Run("cannot be asked", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *shop) {
+			s.channel.before = func(string, int) error { return errTimeout }
+			h := s.handler()
+			h.Query = nil
+			calls, _ := s.open(outside.Config{MaxAttempts: 3}, h)
+			s.schedule(calls, refund)
+			pass(time.Hour)
+			s.want("heard", s.channel.heard(), "do RF-1, do RF-1, do RF-1")
+			s.want("given up", s.number("given up RF-1"), 1)
+		})
+	})
+}
+
+func TestStoppingFinishesTheCallsInFlight(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		h := s.handler()
+		do, goOn := h.Do, make(chan struct{})
+		h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			return do(ctx, c)
+		}
+		calls, stop := s.open(outside.Config{}, h)
+		s.schedule(calls, refund)
+		synctest.Wait()
+		s.want("running", calls.Stats().Running, 1)
+		go func() {
+			pass(time.Second)
+			close(goOn)
+		}()
+		stop()
+		s.want("recorded", s.number("done RF-1"), 1)
+		s.want("running", calls.Stats().Running, 0)
+	})
+}
+
+func TestIdleCallsAskTheStoreAtMostOnceASecond(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		s.open(outside.Config{}, s.handler())
+		pass(10 * time.Minute)
+		if s.claims > 600 {
+			t.Errorf("%d claims in 600 idle seconds", s.claims)
+		}
+	})
+}
+
+func TestNoMoreCallsThanWorkersAreMadeAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		h := s.handler()
+		var running, most atomic.Int64
+		do := h.Do
+		h.Do = func(ctx context.Context, c outside.Claimed) ([]byte, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			<-time.After(time.Second)
+			return do(ctx, c)
+		}
+		calls, _ := s.open(outside.Config{Workers: 3, Lease: 4 * time.Second}, h)
+		var list []outside.Call
+		for i := range 20 {
+			list = append(list, outside.Call{Kind: "refund", Key: fmt.Sprint("RF-", i)})
+		}
+		s.schedule(calls, list...)
+		pass(8 * time.Second) // 7 rounds of 3; no lease is spent in a queue
+		s.want("at a time", most.Load(), 3)
+		s.want("stats", calls.Stats(), outside.Stats{Claimed: 20, Made: 20, Done: 20})
+	})
+}
+
+func TestInvalidCallsAreRefusedByName(t *testing.T) {
+	s := newShop(t)
+	calls := outside.New[*memory.Tx](s, outside.Config{})
+	for want, call := range map[string]outside.Call{
+		"key is empty":      {Kind: "refund"},
+		"key is too long":   {Kind: "refund", Key: strings.Repeat("k", 256)},
+		"key has leading":   {Kind: "refund", Key: " k"},
+		"kind \"\" is not":  {Key: "k"},
+		"group has control": {Kind: "refund", Key: "k", Group: "a\x00b"},
+		"payload too long":  {Kind: "refund", Key: "k", Payload: make([]byte, convergo.MaxPayloadBytes+1)},
+	} {
+		err := s.Calls.Update(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+			_, err := calls.Schedule(ctx, tx, call)
+			if !errors.Is(err, convergo.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", want, err)
+			}
+			return nil
+		})
+		s.want(want, err, nil)
+	}
+}
