@@ -254,7 +254,9 @@ func recordable(status int) bool {
 func problem(w http.ResponseWriter, _ *http.Request, status int, title, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(struct { // the client is gone: nobody to tell
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	_ = out.Encode(struct { // the client is gone: nobody to tell
 		Title  string `json:"title"`
 		Status int    `json:"status"`
 		Detail string `json:"detail"`
