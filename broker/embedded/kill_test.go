@@ -119,15 +119,8 @@ func storedKeys(t *testing.T, b *Broker, consumer string) map[convergo.Key]bool 
 		t.Fatal(err)
 	}
 	stored := map[convergo.Key]bool{}
-	for {
-		pending, err := b.Pending(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if pending[consumer] == 0 {
-			return stored
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	for left := pending(t, b, consumer); left > 0; {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		got, err := s.Fetch(ctx, 500)
 		cancel()
 		if err != nil {
@@ -139,5 +132,7 @@ func storedKeys(t *testing.T, b *Broker, consumer string) map[convergo.Key]bool 
 				t.Fatal(err)
 			}
 		}
+		left -= int64(len(got))
 	}
+	return stored
 }
