@@ -67,6 +67,7 @@ const keptStatements = 256
 type cachingConn struct {
 	wholeConn
 	kept map[string]*keptStmt
+	args []driver.NamedValue // used again by exec and each
 }
 
 type keptStmt struct {

@@ -1,2 +1,284 @@
 -- Statements of the SQLite store. Every write runs in the store's one write transaction (BEGIN IMMEDIATE), so no statement
--- locks anything by itself; readers see a snapshot.
+-- needs a lock of its own; readers see a snapshot. Lists are JSON arrays: one statement for a batch of any size. The
+-- database's clock is unixepoch('subsec'), to the millisecond, in microseconds.
+
+-- Outbox -------------------------------------------------------------------------------------------------------------
+
+-- name: InsertEvent :once
+-- The trigger makes it pending or delayed. Only a key that is there already is skipped; a broken CHECK is an error.
+INSERT INTO outbox_event (created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest,
+                          topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: NextDue
+-- Two probes of an index per lane: what is the next delayed event after ?2, what the next retry.
+SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = l.value AND d.deliver_at > ?2
+                    ORDER BY d.deliver_at LIMIT 1)) FROM json_each(?1) AS l),
+       (SELECT MIN((SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = l.value AND b.held = 0 AND b.next_attempt_at > ?2
+                    ORDER BY b.next_attempt_at LIMIT 1)) FROM json_each(?1) AS l)
+
+-- name: ClaimLanes
+-- The first ?2 rows of each lane by index. stop is the row that is one too many; finding it touches the index only.
+-- MATERIALIZED: computed once a lane, not once a row.
+WITH bound (lane, stop) AS MATERIALIZED (
+    SELECT l.value, (SELECT s.seq FROM outbox_pending AS s WHERE s.lane = l.value ORDER BY s.seq LIMIT 1 OFFSET ?2) FROM json_each(?1) AS l)
+SELECT p.seq, 0, bound.stop IS NOT NULL,
+       EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest),
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM bound
+ CROSS JOIN outbox_pending AS p ON p.lane = bound.lane AND p.seq < ifnull(bound.stop, 9223372036854775807)
+ CROSS JOIN outbox_event AS e ON e.id = p.event_id
+
+-- name: DueLanes
+SELECT l.value FROM json_each(?1) AS l
+ WHERE EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane = l.value AND b.held = 0 AND b.next_attempt_at <= ?2)
+
+-- name: DueAggregates
+SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?
+
+-- name: ClaimQueue
+SELECT w.seq, w.attempts, 0, 0,
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM outbox_waiting AS w
+ CROSS JOIN outbox_event AS e ON e.id = w.event_id
+ WHERE w.aggregate_digest = ? ORDER BY w.seq LIMIT ?
+
+-- name: DueDelayed
+-- In the order in which they join their lane.
+SELECT d.event_id FROM json_each(?1) AS l
+ CROSS JOIN outbox_delayed AS d ON d.lane = l.value AND d.deliver_at <= ?2
+ LIMIT ?3
+
+-- name: PromoteDelayed
+INSERT INTO outbox_pending (lane, event_id)
+SELECT d.lane, d.event_id FROM json_each(?1) AS j CROSS JOIN outbox_delayed AS d ON d.event_id = j.value
+
+-- name: DeleteDelayed
+DELETE FROM outbox_delayed WHERE event_id IN (SELECT value FROM json_each(?))
+
+-- name: LeasesStand
+-- Read inside the settling transaction: nobody can take a lane over before it commits.
+SELECT COUNT(*) FROM json_each(?1) AS j
+ CROSS JOIN outbox_lane AS l ON l.lane = j.value ->> 0 AND l.token = j.value ->> 1
+   AND l.owner <> '' AND l.expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+
+-- name: DeletePending
+DELETE FROM outbox_pending WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: DeleteWaiting
+DELETE FROM outbox_waiting WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: PendingToWaiting
+-- From the row that is there: a settlement that is repeated finds none and changes nothing.
+INSERT INTO outbox_waiting (seq, event_id, attempts, aggregate_digest)
+SELECT p.seq, p.event_id, ?2, e.aggregate_digest
+  FROM json_each(?1) AS j
+ CROSS JOIN outbox_pending AS p ON p.seq = j.value
+ CROSS JOIN outbox_event AS e ON e.id = p.event_id
+
+-- name: WaitingFailed
+UPDATE outbox_waiting SET attempts = ? WHERE seq = ?
+
+-- name: BuryPending
+INSERT INTO outbox_dead (event_id, seq, hold, attempts, died_at, aggregate_digest, place, error)
+SELECT p.event_id, p.seq, ?2, ?3, ?4, e.aggregate_digest, ?5, ?6
+  FROM outbox_pending AS p CROSS JOIN outbox_event AS e ON e.id = p.event_id WHERE p.seq = ?1
+
+-- name: BuryWaiting
+INSERT INTO outbox_dead (event_id, seq, hold, attempts, died_at, aggregate_digest, place, error)
+SELECT event_id, seq, ?2, ?3, ?4, aggregate_digest, ?5, ?6 FROM outbox_waiting WHERE seq = ?1
+
+-- name: BlockAggregate
+INSERT INTO outbox_blocked (aggregate_digest, lane, aggregate_type, aggregate_id, attempts, next_attempt_at, last_error, blocked_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (aggregate_digest) DO UPDATE SET attempts = excluded.attempts, next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error
+
+-- name: HoldAggregate
+INSERT INTO outbox_blocked (aggregate_digest, lane, aggregate_type, aggregate_id, attempts, next_attempt_at, held, last_error, blocked_at)
+VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)
+ON CONFLICT (aggregate_digest) DO UPDATE SET held = 1, attempts = excluded.attempts, last_error = excluded.last_error
+
+-- name: BlockWaiting :once
+-- An aggregate with waiting events is blocked, or they would be stranded.
+INSERT INTO outbox_blocked (aggregate_digest, lane, aggregate_type, aggregate_id, next_attempt_at, blocked_at)
+SELECT e.aggregate_digest, e.lane, e.aggregate_type, e.aggregate_id, ?2, ?2
+  FROM json_each(?1) AS j
+ CROSS JOIN outbox_event AS e ON e.id = (
+       SELECT w.event_id FROM outbox_waiting AS w WHERE w.aggregate_digest = unhex(j.value) ORDER BY w.seq LIMIT 1)
+ WHERE true
+
+-- name: UnblockEmpty
+DELETE FROM outbox_blocked
+ WHERE aggregate_digest IN (SELECT unhex(value) FROM json_each(?)) AND held = 0
+   AND NOT EXISTS (SELECT 1 FROM outbox_waiting AS w WHERE w.aggregate_digest = outbox_blocked.aggregate_digest)
+
+-- name: QueueGoesOn
+-- A head that has not failed is due at once; one that has keeps its own time.
+UPDATE outbox_blocked SET next_attempt_at = ?2, attempts = 0
+ WHERE aggregate_digest IN (SELECT unhex(value) FROM json_each(?1)) AND held = 0
+   AND (SELECT w.attempts FROM outbox_waiting AS w WHERE w.aggregate_digest = outbox_blocked.aggregate_digest ORDER BY w.seq LIMIT 1) = 0
+
+-- Leases -------------------------------------------------------------------------------------------------------------
+
+-- name: JoinRelays
+INSERT INTO outbox_relay (owner, expires_at) VALUES (?1, CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2)
+ON CONFLICT (owner) DO UPDATE SET expires_at = excluded.expires_at
+
+-- name: LiveRelays
+SELECT COUNT(*) FROM outbox_relay WHERE expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+
+-- name: ForgetRelays
+DELETE FROM outbox_relay WHERE owner = ? OR expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+
+-- name: RenewLanes
+UPDATE outbox_lane SET expires_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?3
+ WHERE owner = ?2 AND expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+   AND (lane, token) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
+RETURNING lane
+
+-- name: FreeLanes
+UPDATE outbox_lane SET owner = '', expires_at = 0
+ WHERE owner = ?2 AND (lane, token) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
+
+-- name: TakeLanes
+UPDATE outbox_lane SET owner = ?1, token = token + 1, expires_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2
+ WHERE lane IN (SELECT lane FROM outbox_lane
+                 WHERE owner = '' OR expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) ORDER BY lane LIMIT ?3)
+RETURNING lane, token
+
+-- Inbox --------------------------------------------------------------------------------------------------------------
+
+-- name: InsertMark :once
+INSERT INTO inbox_mark (consumer, key_digest, payload_digest, marked_at) VALUES (?, ?, ?, ?)
+
+-- name: FindMark
+SELECT payload_digest FROM inbox_mark WHERE consumer = ? AND key_digest = ?
+
+-- name: DeleteMark
+DELETE FROM inbox_mark WHERE consumer = ? AND key_digest = ?
+
+-- name: RaiseVersion
+-- Affects no row when the version is not above the last one.
+INSERT INTO inbox_version (consumer, aggregate_digest, version) VALUES (?, ?, ?)
+ON CONFLICT (consumer, aggregate_digest) DO UPDATE SET version = excluded.version WHERE excluded.version > version
+
+-- name: AnyBlocked
+SELECT EXISTS (SELECT 1 FROM inbox_blocked WHERE consumer = ?)
+
+-- name: BlockedOf
+SELECT j.key FROM json_each(?2) AS j
+ WHERE EXISTS (SELECT 1 FROM inbox_blocked AS b WHERE b.consumer = ?1 AND b.aggregate_digest = unhex(j.value))
+
+-- name: EnqueueMessage :once
+-- The position is above all that were ever given: AUTOINCREMENT's own counter, also when the queue was empty for a while.
+INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, attempts, last_error, enqueued_at, created_at, aggregate_version,
+                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, position)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+        ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1)
+
+-- name: EnqueueHead :once
+-- The head of a queue is ahead of all that wait in it.
+INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, attempts, last_error, enqueued_at, created_at, aggregate_version,
+                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, position)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+        ifnull((SELECT MIN(position) - 1 FROM inbox_waiting WHERE consumer = ?1 AND aggregate_digest = ?3),
+               ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1))
+
+-- name: MessageFailed
+UPDATE inbox_waiting SET attempts = ?, last_error = ? WHERE consumer = ? AND key_digest = ?
+
+-- name: FindPosition
+SELECT position FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
+
+-- name: HeadPosition
+-- Where a message that was in no queue belongs: ahead of the queue, or at a new place when there is none.
+SELECT ifnull((SELECT MIN(position) - 1 FROM inbox_waiting WHERE consumer = ?1 AND aggregate_digest = ?2),
+              ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1)
+
+-- name: DeleteMessage
+DELETE FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
+
+-- name: BlockConsumer
+INSERT INTO inbox_blocked (consumer, aggregate_digest, aggregate_type, aggregate_id, next_attempt_at, blocked_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (consumer, aggregate_digest) DO UPDATE SET next_attempt_at = excluded.next_attempt_at
+
+-- name: HoldConsumer
+INSERT INTO inbox_blocked (consumer, aggregate_digest, aggregate_type, aggregate_id, next_attempt_at, held, blocked_at) VALUES (?, ?, ?, ?, ?, 1, ?)
+ON CONFLICT (consumer, aggregate_digest) DO UPDATE SET held = 1
+
+-- name: BlockConsumerOnce :once
+INSERT INTO inbox_blocked (consumer, aggregate_digest, aggregate_type, aggregate_id, next_attempt_at, blocked_at) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: UnblockConsumer
+DELETE FROM inbox_blocked
+ WHERE consumer = ?1 AND aggregate_digest = ?2 AND held = 0
+   AND NOT EXISTS (SELECT 1 FROM inbox_waiting AS w WHERE w.consumer = ?1 AND w.aggregate_digest = ?2)
+
+-- name: ConsumerGoesOn
+UPDATE inbox_blocked SET next_attempt_at = ?3
+ WHERE consumer = ?1 AND aggregate_digest = ?2 AND held = 0
+   AND (SELECT w.attempts FROM inbox_waiting AS w WHERE w.consumer = ?1 AND w.aggregate_digest = ?2 ORDER BY w.position, w.id LIMIT 1) = 0
+
+-- name: DueQueues
+SELECT aggregate_digest, aggregate_type, aggregate_id, next_attempt_at FROM inbox_blocked
+ WHERE consumer = ? AND held = 0 ORDER BY next_attempt_at LIMIT ?
+
+-- name: ReadQueue
+SELECT position, attempts, last_error, created_at, 0, aggregate_version, max_attempts, topic, type, aggregate_type, aggregate_id,
+       message_id, event_key, headers, payload
+  FROM inbox_waiting WHERE consumer = ? AND aggregate_digest = ? ORDER BY position, id LIMIT ?
+
+-- name: InsertDeadLetter
+INSERT INTO inbox_dead (id, consumer, hold, key_digest, aggregate_digest, position, attempts, died_at, place, error, created_at,
+                        aggregate_version, max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- Outgoing calls -----------------------------------------------------------------------------------------------------
+
+-- name: AddCall :once
+INSERT INTO outside_call (kind, call_key, key_digest, call_group, next_at, created_at, updated_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: NextCall
+-- The next time that anything can be claimed: when the first waiting call that is the oldest of its group is due, by the
+-- caller's clock, and in how long the first lease expires, by the database's.
+SELECT (SELECT c.next_at FROM outside_call AS c
+         WHERE c.state = 0 AND c.kind IN (SELECT value FROM json_each(?1))
+           AND (c.call_group = '' OR NOT EXISTS (
+                SELECT 1 FROM outside_call AS o WHERE o.call_group = c.call_group AND o.call_group <> '' AND o.state < 2 AND o.id < c.id))
+         ORDER BY c.next_at LIMIT 1),
+       (SELECT c.lease_until - CAST(unixepoch('subsec') * 1000000 AS INTEGER) FROM outside_call AS c
+         WHERE c.state = 1 AND c.kind IN (SELECT value FROM json_each(?1)) ORDER BY c.lease_until LIMIT 1)
+
+-- name: ClaimExpiredCalls
+-- A started call is the oldest of its group already. Its owner died or is too slow: it may have reached the other side.
+UPDATE outside_call
+   SET token = token + 1, lease_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2, attempts = attempts + 1, ambiguous = 1, updated_at = ?4
+ WHERE id IN (SELECT c.id FROM outside_call AS c
+               WHERE c.state = 1 AND c.lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+                 AND c.kind IN (SELECT value FROM json_each(?1)) ORDER BY c.lease_until LIMIT ?3)
+RETURNING id, kind, call_key, call_group, token, attempts, ambiguous, payload
+
+-- name: ClaimWaitingCalls
+UPDATE outside_call
+   SET state = 1, token = token + 1, lease_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2, updated_at = ?4
+ WHERE id IN (SELECT c.id FROM outside_call AS c
+               WHERE c.state = 0 AND c.next_at <= ?4 AND c.kind IN (SELECT value FROM json_each(?1))
+                 AND (c.call_group = '' OR NOT EXISTS (
+                      SELECT 1 FROM outside_call AS o WHERE o.call_group = c.call_group AND o.call_group <> '' AND o.state < 2 AND o.id < c.id))
+               ORDER BY c.next_at LIMIT ?3)
+RETURNING id, kind, call_key, call_group, token, attempts, ambiguous, payload
+
+-- name: FinishCall
+UPDATE outside_call
+   SET state = ?3, attempts = attempts + ?4, ambiguous = ?5, next_at = ?6, lease_until = 0, error = ?7, result = ?8, updated_at = ?9
+ WHERE key_digest = ?1 AND state = 1 AND token = ?2
+
+-- Requests -----------------------------------------------------------------------------------------------------------
+
+-- name: FindRequest
+SELECT fingerprint, status, created_at, header, body FROM idempotency_record WHERE scope = ? AND key_digest = ?
+
+-- name: RecordRequest :once
+INSERT INTO idempotency_record (scope, key_digest, request_key, fingerprint, status, created_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,0 +1,187 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+)
+
+// promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
+const promoteMost = 1000
+
+// Claim implements relay.Store. With nothing to do it is two statements. Nothing it reads grows with what is not claimed.
+func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
+	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
+	for _, l := range leases {
+		c.lanes = appendID(c.lanes, int64(l.Lane))
+	}
+	if err := c.run(ctx); err != nil {
+		return relay.Claim{}, fmt.Errorf("sqlite store %s: claim: %w", s.opts.Name, err)
+	}
+	return c.result, nil
+}
+
+type claiming struct {
+	store   *Store
+	lanes   []byte // JSON array
+	perLane int
+	now     int64
+	result  relay.Claim
+}
+
+func (c *claiming) run(ctx context.Context) error {
+	if len(c.lanes) == 0 {
+		return ctx.Err()
+	}
+	var delayed, retry int64
+	err := c.store.reader(ctx, func(conn *cachingConn) (err error) {
+		if delayed, retry, err = c.due(conn, 0); err != nil || due(delayed, c.now) || due(retry, c.now) {
+			return err
+		}
+		return c.pending(conn)
+	})
+	if err != nil {
+		return err
+	}
+	if due(delayed, c.now) {
+		if err = c.promote(ctx); err != nil {
+			return err
+		}
+	}
+	if due(delayed, c.now) || due(retry, c.now) {
+		// Queues and lanes out of one snapshot: an aggregate must not look blocked in one and free in the other.
+		err = c.store.snapshot(ctx, func(conn *cachingConn) (err error) {
+			if err = c.queues(conn); err != nil {
+				return err
+			}
+			if err = c.pending(conn); err != nil {
+				return err
+			}
+			if delayed, retry, err = c.due(conn, c.now); err != nil {
+				return err
+			}
+			if left, _, err := c.due(conn, 0); err != nil || due(left, c.now) { // more were due than one claim promotes
+				c.result.More = true
+				return err
+			}
+			return nil
+		})
+	}
+	next := delayed
+	if next == 0 || retry != 0 && retry < next {
+		next = retry
+	}
+	c.result.NextDue = convergo.FromMicros(next)
+	return err
+}
+
+// due: 0 is none.
+func due(at, now int64) bool { return at != 0 && at <= now }
+
+// due reads when the next delayed event and the next retry after a time are due.
+func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, err error) {
+	err = conn.each(context.Background(), c.store.sql.Get("NextDue"), func(v []driver.Value) error {
+		delayed, retry = integer(v[0]), integer(v[1])
+		return nil
+	}, string(c.lanes), after)
+	return delayed, retry, err
+}
+
+// pending reads the head of each lane.
+func (c *claiming) pending(conn *cachingConn) error {
+	return conn.each(context.Background(), c.store.sql.Get("ClaimLanes"), func(v []driver.Value) error {
+		event, err := eventOf(v[4:])
+		if err != nil {
+			return err
+		}
+		c.result.More = c.result.More || integer(v[2]) == 1
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Held: integer(v[3]) == 1})
+		return nil
+	}, string(c.lanes), int64(c.perLane))
+}
+
+// queues reads the due queues of blocked aggregates, up to perLane events a lane.
+func (c *claiming) queues(conn *cachingConn) error {
+	var lanes []int64
+	err := conn.each(context.Background(), c.store.sql.Get("DueLanes"), func(v []driver.Value) error {
+		lanes = append(lanes, integer(v[0]))
+		return nil
+	}, string(c.lanes), c.now)
+	if err != nil {
+		return err
+	}
+	for _, lane := range lanes {
+		var aggregates [][]byte
+		err = conn.each(context.Background(), c.store.sql.Get("DueAggregates"), func(v []driver.Value) error {
+			aggregates = append(aggregates, bytesOf(v[0]))
+			return nil
+		}, lane, c.now, int64(c.perLane+1))
+		if err != nil {
+			return err
+		}
+		room := c.perLane
+		for _, a := range aggregates {
+			if room == 0 {
+				c.result.More = true
+				break
+			}
+			if room, err = c.queue(conn, a, room); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// queue reads the waiting events of one aggregate, and returns the room that is left. One that has failed before comes
+// alone, so that the others do not fail with it.
+func (c *claiming) queue(conn *cachingConn, aggregate []byte, room int) (int, error) {
+	alone := false
+	err := conn.each(context.Background(), c.store.sql.Get("ClaimQueue"), func(v []driver.Value) error {
+		if alone {
+			return nil
+		}
+		if room == 0 {
+			c.result.More = true
+			return nil
+		}
+		event, err := eventOf(v[4:])
+		if err != nil {
+			return err
+		}
+		attempts := int(integer(v[1]))
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Attempts: attempts, Queued: true})
+		room--
+		alone = attempts > 0
+		return nil
+	}, aggregate, int64(room+1))
+	return room, err
+}
+
+// promote makes due delayed events pending, those of a lane in order of their times.
+func (c *claiming) promote(ctx context.Context) error {
+	return c.store.update(ctx, func(ctx context.Context, tx *Tx) error {
+		var ids []byte
+		found, err := list(ctx, tx, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
+			c.store.sql.Get("DueDelayed"), string(c.lanes), c.now, promoteMost)
+		if err != nil {
+			return fmt.Errorf("DueDelayed: %w", err)
+		}
+		for _, id := range found {
+			ids = appendID(ids, id)
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		if _, err = c.store.exec(ctx, tx, "PromoteDelayed", string(ids)); err != nil {
+			return err
+		}
+		_, err = c.store.exec(ctx, tx, "DeleteDelayed", string(ids))
+		return err
+	})
+}
