@@ -108,6 +108,9 @@ func (e Event) validateHeaders() error {
 		if err := validateName(name); err != nil {
 			return fmt.Errorf("event %s: header %q: %w", e.Key, clip(name), err)
 		}
+		if reserved(name) {
+			return fmt.Errorf("event %s: header %q: the name is reserved for a field of the event: %w", e.Key, name, ErrInvalid)
+		}
 		if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
 			return fmt.Errorf("event %s: header %q: value is not UTF-8 text without control characters: %w", e.Key, name, ErrInvalid)
 		}

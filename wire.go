@@ -3,6 +3,7 @@ package convergo
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,22 @@ const (
 	HeaderVersion       = "Convergo-Aggregate-Version"
 	HeaderCreatedAt     = "Convergo-Created-At" // microseconds since 1970 UTC
 )
+
+// reserved tells whether an event's own header would collide with a field's, also on a transport that folds case.
+func reserved(header string) bool {
+	const prefix = "Convergo-"
+	if len(header) < len(prefix) || !strings.EqualFold(header[:len(prefix)], prefix) {
+		return false
+	}
+	for _, name := range []string{
+		HeaderKey, HeaderMessageID, HeaderType, HeaderTopic, HeaderAggregateType, HeaderAggregateID, HeaderVersion, HeaderCreatedAt,
+	} {
+		if strings.EqualFold(header, name) {
+			return true
+		}
+	}
+	return false
+}
 
 // Wire is the event as headers beside its payload: the inverse of FromWire.
 func (e Event) Wire() map[string]string {

@@ -513,7 +513,9 @@ func TestASecondRunOfARunningRelayIsRefused(t *testing.T) {
 
 type publisherFunc func(ctx context.Context, events []convergo.Event) []error
 
-func (f publisherFunc) Publish(ctx context.Context, events []convergo.Event) []error { return f(ctx, events) }
+func (f publisherFunc) Publish(ctx context.Context, events []convergo.Event) []error {
+	return f(ctx, events)
+}
 
 func repeat(err error, n int) []error {
 	errs := make([]error, n)
