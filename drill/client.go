@@ -130,5 +130,5 @@ func (o PlacedOrder) closed() bool { return o.Status == "CANCELED" || o.Status =
 // intent is a payment that was opened.
 type intent struct {
 	TradeNo string `json:"trade_no"`
-	Link    string `json:"pay_url"`
+	Link    string `json:"cashier_url"`
 }
