@@ -96,7 +96,7 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 	b.Deps = trade.Deps{
 		DB: store, Now: b.Clock.Now,
 		Outbox: outbox.New[convergo.Tx](store, outbox.Config{Now: b.Clock.Now}),
-		Calls:  outside.New[convergo.Tx](store, outside.Config{Name: "bench", Now: b.Clock.Now}),
+		Calls:  outside.New[convergo.Tx](store.Calls(), outside.Config{Name: "bench", Now: b.Clock.Now}),
 	}
 	if b.Service, err = build(b.Deps); err != nil {
 		t.Fatal(err)
