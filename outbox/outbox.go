@@ -51,8 +51,7 @@ func (o *Outbox[TX]) Add(ctx context.Context, tx TX, events ...convergo.Event) e
 	}
 	for i, ok := range fresh {
 		if !ok {
-			return fmt.Errorf("%w: the outbox already has %q; roll the transaction back, or use AddOnce when telling it twice is no fault",
-				ErrDuplicate, prepared[i].Key)
+			return fmt.Errorf("%w: the outbox already has %q; roll back, or use AddOnce when that is no fault", ErrDuplicate, prepared[i].Key)
 		}
 	}
 	return nil

@@ -162,11 +162,11 @@ func CheckWindow(inboxKeep, brokerMaxAge time.Duration) error {
 	case inboxKeep <= 0:
 		return nil
 	case brokerMaxAge <= 0:
-		return fmt.Errorf("%w: inbox rows are kept for %v, but the broker keeps messages for ever: "+
-			"limit the age of its stream, or keep the inbox rows for ever", ErrWindow, inboxKeep)
+		return fmt.Errorf("%w: inbox rows are kept for %v and messages for ever: "+
+			"limit the age of messages, or keep the rows for ever", ErrWindow, inboxKeep)
 	case inboxKeep <= brokerMaxAge:
-		return fmt.Errorf("%w: inbox rows are kept for %v, but a message may still arrive when it is %v old: "+
-			"keep the rows longer, or shorten the maximum age of the stream", ErrWindow, inboxKeep, brokerMaxAge)
+		return fmt.Errorf("%w: inbox rows are kept for %v and messages for %v: "+
+			"keep the rows longer, or the messages shorter", ErrWindow, inboxKeep, brokerMaxAge)
 	}
 	return nil
 }
