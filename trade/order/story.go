@@ -35,7 +35,7 @@ type wholeStoryAnswer struct{ Body Story }
 
 func (s *Service) storyRoutes(api huma.API) {
 	huma.Register(api, huma.Operation{
-		OperationID: "order-story", Method: http.MethodGet, Path: "/orders/{no}/story", Tags: []string{Name},
+		OperationID: "whole-story", Method: http.MethodGet, Path: "/orders/{no}/story", Tags: []string{Name},
 		Summary: "Everything that happened to an order, in every service, with causes and keys",
 	}, s.story)
 }
