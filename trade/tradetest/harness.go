@@ -104,8 +104,10 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Migrate(ctx, b.Service.Name(), b.Service.Migrations()); err != nil {
-		t.Fatal(err)
+	if own := b.Service.Migrations(); own != nil {
+		if err := store.Migrate(ctx, b.Service.Name(), own); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for kind, h := range b.Service.Calls() {
 		b.Deps.Calls.Handle(kind, h)
