@@ -70,7 +70,7 @@ func TestAnEventBeyondALimitIsRefusedWithTheFieldAndTheLimit(t *testing.T) {
 		{"headers too long", func(e *Event) { e.Headers = headers(1, strings.Repeat("v", 16<<10)) }, []string{"16387 > 16384 bytes"}},
 		{"header name with a colon", func(e *Event) { e.Headers = map[string]string{"a:b": ""} }, []string{"header", "a:b"}},
 		{"header value with a line break", func(e *Event) { e.Headers = map[string]string{"A": "x\r\nB: y"} }, []string{"header", "control"}},
-		{"header with a name of ours", func(e *Event) { e.Headers = map[string]string{"convergo-key": "x"} }, []string{"convergo-key", "reserved"}},
+		{"header with our name", func(e *Event) { e.Headers = map[string]string{"convergo-key": "x"} }, []string{"convergo-key", "reserved"}},
 	} {
 		e := valid()
 		c.change(&e)

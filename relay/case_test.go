@@ -117,16 +117,18 @@ func TestCaseB08AShutdownBetweenConfirmationAndSettlementSendsNothingTwice(t *te
 		store := memory.New()
 		orders(t, store, 50, 1)
 		b := &broker{before: func(context.Context, []convergo.Event) { <-time.After(100 * time.Millisecond) }}
-		var r *running
 		var confirmed atomic.Int64
+		seventeenth := make(chan struct{})
 		probe := func(point string) {
 			if point == "relay.published" && confirmed.Add(1) == 17 {
-				r.cancel()
+				close(seventeenth)
 				<-time.After(time.Millisecond) // the context is cancelled before the settlement begins
 			}
 		}
-		r = start(store, b, relay.Config{Batch: 1, Workers: 1, Probe: probe})
+		r := start(store, b, relay.Config{Batch: 1, Workers: 1, Probe: probe})
 		began := time.Now()
+		<-seventeenth
+		r.cancel()
 		if err := <-r.done; err != nil {
 			t.Error(err)
 		}

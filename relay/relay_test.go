@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -466,21 +467,23 @@ func TestAnEventsOwnMaximumOfAttemptsComesFirst(t *testing.T) {
 		own, topics := event("O-own", 1), event("O-topic", 1)
 		own.MaxAttempts = 2
 		add(t, store, own, topics)
+		var mu sync.Mutex
 		attempts := map[convergo.Key]int{}
+		count := func(k convergo.Key, n int) int { mu.Lock(); defer mu.Unlock(); attempts[k] += n; return attempts[k] }
 		b := &broker{answer: func(_ context.Context, e convergo.Event) error {
-			attempts[e.Key]++
+			count(e.Key, 1)
 			return errors.New("no")
 		}}
 		r := start(store, b, relay.Config{Workers: 1, Topics: map[string]relay.TopicPolicy{"order": {
 			MaxAttempts: 4, Backoff: convergo.Backoff{Schedule: []time.Duration{10 * time.Second, time.Minute}, Jitter: convergo.NoJitter},
 		}}})
 		pass(9 * time.Second)
-		if n := attempts[key("O-own", 1)]; n != 1 {
+		if n := count(key("O-own", 1), 0); n != 1 {
 			t.Errorf("%d attempts after 9 s, want 1: the topic's schedule says 10 s", n)
 		}
 		pass(time.Hour)
 		r.stop(t)
-		if attempts[key("O-own", 1)] != 2 || attempts[key("O-topic", 1)] != 4 {
+		if count(key("O-own", 1), 0) != 2 || count(key("O-topic", 1), 0) != 4 {
 			t.Errorf("attempts %v, want 2 by the event and 4 by its topic", attempts)
 		}
 	})

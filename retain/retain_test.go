@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 // table is rows with an age; it notes how it was purged.
 type table struct {
+	mu     sync.Mutex
 	rows   []time.Time // oldest first
 	chunks []int
 	at     []time.Time
@@ -23,6 +25,8 @@ type table struct {
 }
 
 func (t *table) purge(_ context.Context, before time.Time, most int) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.fail != nil {
 		return 0, t.fail
 	}
@@ -97,7 +101,9 @@ func TestAJobThatFailsIsLoggedTriedAgainAndStopsNoOther(t *testing.T) {
 				t.Errorf("the log lacks %q:\n%s", want, log.String())
 			}
 		}
+		bad.mu.Lock()
 		bad.fail = nil
+		bad.mu.Unlock()
 		<-time.After(11 * time.Minute)
 		synctest.Wait()
 		if len(bad.rows) != 0 {
