@@ -15,10 +15,11 @@ import (
 	"github.com/convergo/convergo/trade"
 )
 
-// Limits of a receipt.
+// Limits of a receipt and of an answer.
 const (
 	maxReceipt = 1_000_000_000         // pieces in one delivery
 	maxPieces  = 1_000_000_000_000_000 // on hand and sold of one SKU
+	maxKey     = 200                   // bytes, so that it is a key also with its prefix
 	pageSize   = 200
 )
 
@@ -78,9 +79,9 @@ func (s *Service) receive(ctx context.Context, in *struct{ Body Receipt }) (*sto
 		return nil, trade.Invalid("body.quantity", fmt.Sprintf("quantity %d is not between 1 and %d", r.Quantity, maxReceipt),
 			"split the delivery")
 	}
-	key := convergo.Key(receive + ":" + r.Key)
-	if err := key.Validate(); err != nil {
-		return nil, trade.Invalid("body.key", "key "+err.Error(), "use the number of the delivery note")
+	if err := convergo.Key(r.Key).Validate(); err != nil || len(r.Key) > maxKey {
+		return nil, trade.Invalid("body.key", fmt.Sprintf("the key is no text of 1 to %d bytes without blanks around it", maxKey),
+			"use the number of the delivery note")
 	}
 	tx := trade.TxOf(ctx)
 	if err := s.Receive(ctx, tx, r); err != nil {

@@ -50,7 +50,7 @@ SELECT account, currency, SUM(debit) AS debit, SUM(credit) AS credit FROM postin
 GROUP BY account, currency ORDER BY currency
 
 -- name: PostingsOfAccount
-SELECT p.journal_key, p.line_no, p.account, p.currency, p.debit, p.credit, p.order_no, p.at, j.seq
+SELECT p.journal_key, p.line_no, p.currency, p.debit, p.credit, p.order_no, p.at, j.seq
 FROM posting p JOIN journal j ON j.journal_key = p.journal_key
 WHERE p.account = ? AND j.seq > ? ORDER BY j.seq, p.line_no LIMIT ?
 

@@ -13,8 +13,10 @@ import (
 	"github.com/convergo/convergo/trade"
 )
 
-// newest is how many entries an answer shows.
-const newest = 100
+const (
+	newest = 100 // entries in an answer
+	maxKey = 200 // bytes of a grant's key, so that it is a key also with its prefix
+)
 
 // Grant is the body of POST /points/grants.
 type Grant struct {
@@ -67,8 +69,9 @@ func (s *Service) grant(ctx context.Context, in *struct{ Body Grant }) (*account
 	if g.Points < 1 || g.Points > 1_000_000_000 {
 		return nil, trade.Invalid("body.points", fmt.Sprintf("points %d are not between 1 and 1000000000", g.Points), "give fewer")
 	}
-	if err := convergo.Key(grantKind + ":" + g.Key).Validate(); err != nil {
-		return nil, trade.Invalid("body.key", "key "+err.Error(), "use a short text such as spring-campaign:u-17")
+	if err := convergo.Key(g.Key).Validate(); err != nil || len(g.Key) > maxKey {
+		return nil, trade.Invalid("body.key", fmt.Sprintf("the key is no text of 1 to %d bytes without blanks around it", maxKey),
+			"use a short text such as spring-campaign:u-17")
 	}
 	tx := trade.TxOf(ctx)
 	if err := s.Grant(ctx, tx, g); err != nil {

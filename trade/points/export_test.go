@@ -1,0 +1,6 @@
+package points
+
+import "github.com/convergo/convergo/machine"
+
+// Machine is the orders' state machine, for tests.
+func (s *Service) Machine() machine.Machine { return s.orders }
