@@ -8,6 +8,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/ops"
 )
 
 // Mark implements inbox.Store.
@@ -18,7 +19,7 @@ func (s *Store) Mark(
 		return 0, err
 	}
 	key := consumerKey{consumer, event.Key.Digest()}
-	payload := sha256.Sum256(event.Payload)
+	payload := payloadDigest(event)
 	if row, ok := tx.now.marks.get(key); ok {
 		if row.payload != payload {
 			return inbox.Mismatch, nil
@@ -219,7 +220,7 @@ func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failu
 		place = tx.unqueue(consumer, f.Event)
 		key := consumerKey{consumer, f.Event.Key.Digest()}
 		if !tx.now.marks.has(key) {
-			tx.now.marks = tx.now.marks.put(key, markRow{sha256.Sum256(f.Event.Payload), convergo.Micros(now)})
+			tx.now.marks = tx.now.marks.put(key, markRow{payloadDigest(f.Event), convergo.Micros(now)})
 		}
 	}
 	if place == 0 {
@@ -228,16 +229,11 @@ func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failu
 	tx.now.lastInDead++
 	id := fmt.Sprintf("%016d", tx.now.lastInDead)
 	tx.now.inDead = tx.now.inDead.put(id, inDeadRow{
-		id: id, consumer: consumer, event: copyEvent(f.Event), place: place, attempts: f.Attempts,
-		error: clip(f.Error), where: f.Place, at: convergo.Micros(now), state: stateOpen,
+		id: id, consumer: consumer, event: copyEvent(f.Event), place: place, hold: hold, attempts: f.Attempts,
+		error: clip(f.Error), where: f.Place, at: convergo.Micros(now), state: ops.Open,
 	})
 	tx.inGoOn(consumer, f.Event.Aggregate, convergo.Micros(now), hold)
 	return nil
 }
 
-// States of a consumer's dead letter.
-const (
-	stateOpen      = "OPEN"
-	stateRedriven  = "REDRIVEN"
-	stateDiscarded = "DISCARDED"
-)
+func payloadDigest(e convergo.Event) convergo.Digest { return sha256.Sum256(e.Payload) }

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// Store is the whole database. It implements outbox.Store, relay.Store, inbox.Store, inbox.Parking, outside.Store and
-// idempotency.Store with TX = *Tx.
+// Store is the whole database. It implements outbox.Store, relay.Store, inbox.Store, inbox.Parking, idempotency.Store (with
+// TX = *Tx) and ops.Store; Calls gives outside.Store.
 type Store struct {
 	writing   chan struct{} // holds a value while a write transaction is open; a channel, so that waiting heeds ctx
 	committed atomic.Pointer[state]

@@ -10,6 +10,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/outside"
 	"github.com/convergo/convergo/relay"
@@ -23,6 +24,7 @@ var (
 	_ inbox.Parking[*memory.Tx]     = (*memory.Store)(nil)
 	_ idempotency.Store[*memory.Tx] = (*memory.Store)(nil)
 	_ outside.Store[*memory.Tx]     = memory.Calls{}
+	_ ops.Store                     = (*memory.Store)(nil)
 	_ convergo.AfterCommit          = (*memory.Tx)(nil)
 )
 

@@ -30,7 +30,7 @@ func (s Calls) Add(ctx context.Context, tx *Tx, call outside.Call, now time.Time
 	tx.now.lastCall++
 	id := tx.now.lastCall
 	due := max(convergo.Micros(call.NotBefore), convergo.Micros(now))
-	tx.now.calls = tx.now.calls.put(id, callRow{call: call, next: due, updated: convergo.Micros(now)})
+	tx.now.calls = tx.now.calls.put(id, callRow{call: call, next: due, created: convergo.Micros(now), updated: convergo.Micros(now)})
 	tx.now.callKeys = tx.now.callKeys.put(key, id)
 	tx.now.open = tx.now.open.put(id, none{})
 	if !tx.woken.calls {

@@ -240,7 +240,7 @@ func (st *settling) bury(f relay.Failure, hold bool) error {
 		return err
 	}
 	st.tx.now.dead = st.tx.now.dead.put(row.id, deadRow{
-		id: row.id, seq: f.Seq, attempts: f.Attempts + 1, error: clip(f.Error), place: f.Place, at: st.now,
+		id: row.id, seq: f.Seq, hold: hold, attempts: f.Attempts + 1, error: clip(f.Error), place: f.Place, at: st.now,
 	})
 	if hold {
 		b := st.tx.block(row.digest, row.event.Aggregate, st.now)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/outside"
 )
 
@@ -18,7 +19,7 @@ import (
 type state struct {
 	numbers table[string, int]
 
-	// Outbox and relay. An event with no row in pending, delayed, waiting or dead has been sent (or discarded).
+	// Outbox and relay. An event with no row in pending, delayed, waiting, dead or discarded was sent.
 	lastEvent, lastSeq int64 // never lowered, so ids and positions are never used again
 	events             table[int64, eventRow]
 	eventKeys          table[convergo.Digest, int64]
@@ -28,6 +29,7 @@ type state struct {
 	blockedDue         table[laneBlocked, none] // of those not held
 	waiting            table[placeInQueue, waitingRow]
 	dead               table[int64, deadRow]
+	discarded          table[int64, discardedRow]
 	lanes              table[convergo.Lane, laneRow]
 	relays             table[string, int64] // owner → end of membership
 
@@ -97,10 +99,19 @@ type waitingRow struct {
 
 type deadRow struct {
 	id, seq  int64
+	hold     bool
 	attempts int
 	error    string
 	place    string
 	at       int64
+}
+
+// discardedRow keeps on record who gave a dead event up.
+type discardedRow struct {
+	dead   deadRow
+	by     string
+	reason string
+	at     int64
 }
 
 type laneRow struct {
@@ -149,11 +160,12 @@ type inDeadRow struct {
 	consumer string
 	event    convergo.Event
 	place    int64 // in its queue, to go back to
+	hold     bool
 	attempts int
 	error    string
 	where    string
 	at       int64
-	state    string
+	state    ops.State
 	closedAt int64
 	closedBy string
 	reason   string
@@ -169,6 +181,7 @@ type callRow struct {
 	next      int64
 	result    []byte
 	error     string
+	created   int64
 	updated   int64
 }
 
@@ -185,6 +198,7 @@ func newState() *state {
 		blockedDue: newTable[laneBlocked, none](laneBlocked.compare),
 		waiting:    newTable[placeInQueue, waitingRow](placeInQueue.compare),
 		dead:       newTable[int64, deadRow](cmp.Compare[int64]),
+		discarded:  newTable[int64, discardedRow](cmp.Compare[int64]),
 		lanes:      newTable[convergo.Lane, laneRow](cmp.Compare[convergo.Lane]),
 		relays:     newTable[string, int64](strings.Compare),
 		marks:      newTable[consumerKey, markRow](consumerKey.compare),
