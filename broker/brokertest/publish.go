@@ -81,7 +81,7 @@ func oversizedIsRefused(t *testing.T, b Backend) {
 	s := subscribe(t, b.Broker, "payment")
 	errs := b.Broker.Publish(t.Context(), []convergo.Event{paid("m-1", 1), tooLarge("m-2", 1), paid("m-3", 1)})
 	if errs[0] != nil || errs[2] != nil {
-		t.Errorf("the neighbours failed too: %v, %v", errs[0], errs[2])
+		t.Errorf("the neighbors failed too: %v, %v", errs[0], errs[2])
 	}
 	if errs[1] == nil || convergo.VerdictOf(errs[1]) != convergo.Park {
 		t.Fatalf("error %v, verdict %s; want a permanent one", errs[1], convergo.VerdictOf(errs[1]))

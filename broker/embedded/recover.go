@@ -124,14 +124,12 @@ func inventory(dir string) (held, error) {
 
 // prepare makes the stream, or takes over the one that was there.
 func (b *Broker) prepare(ctx context.Context, before held) error {
-	stream, err := b.js.Stream(ctx, streamName)
-	missing := errors.Is(err, jetstream.ErrStreamNotFound)
-	if before.stream && err != nil {
-		return fmt.Errorf("its stream cannot be read, the files that describe it or a consumer are damaged or missing (%w): nothing was "+
-			"changed; move the folder away, start again, and replay the outboxes; a named consumer's folder (below obs) may be moved away alone", err)
-	}
-	if err != nil && !missing {
-		return err
+	if before.stream {
+		if _, err := b.js.Stream(ctx, streamName); err != nil {
+			return fmt.Errorf("its stream cannot be read, the files that describe it or a consumer are damaged or missing (%w): nothing "+
+				"was changed; move the folder away, start again, and replay the outboxes; if a consumer is named, it is enough to move its "+
+				"folder below obs away", err)
+		}
 	}
 	config := jetstream.StreamConfig{
 		Name: streamName, Subjects: []string{"ev.>"}, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy,
@@ -140,7 +138,8 @@ func (b *Broker) prepare(ctx context.Context, before held) error {
 	if b.cfg.MaxBytes > 0 {
 		config.MaxBytes = b.cfg.MaxBytes
 	}
-	if stream, err = b.js.CreateOrUpdateStream(ctx, config); err != nil {
+	stream, err := b.js.CreateOrUpdateStream(ctx, config)
+	if err != nil {
 		return fmt.Errorf("stream: %w", err)
 	}
 	if err := b.recoverConsumers(ctx, stream, before); err != nil {

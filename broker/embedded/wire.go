@@ -18,8 +18,8 @@ const (
 	quotedValue  = "json:"
 )
 
-// HeaderReplay, when an event has it, makes the event another message for the broker's deduplication: its value is
-// appended to the message id. A replay gives one value to all events that it sends again.
+// HeaderReplay makes an event that has it another message for the broker's deduplication: its value is appended
+// to the message id. A replay gives one value to all events that it sends again.
 const HeaderReplay = "Convergo-Replay"
 
 func subjectOf(e convergo.Event) string { return "ev." + e.Topic + "." + e.Type }

@@ -1,0 +1,32 @@
+# Everything a contributor needs; Go on PATH is enough. The first run downloads the modules.
+GO      ?= go
+LINTER  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+TIMEOUT ?= 15m
+# The race detector needs a C compiler; without one the tests run all the same, and say so.
+RACE    := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)
+
+.DEFAULT_GOAL := build
+.PHONY: build test format lint bench demo drill
+
+build: ## the program, in bin/
+	$(GO) build -trimpath -o bin/ ./cmd/...
+
+test: format ## everything that must hold: go vet, gofmt, all tests with the race detector
+	@[ -n "$(RACE)" ] || echo "no C compiler found: the race detector is off"
+	$(GO) vet ./...
+	$(GO) test $(RACE) -timeout $(TIMEOUT) ./...
+
+format:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted with gofmt:"; echo "$$files"; exit 1; fi
+
+lint: ## golangci-lint, at the version above, built by Go itself
+	$(GO) run $(LINTER) run
+
+bench: ## the figures of docs/reference/benchmarks.md
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./bench/...
+
+demo: build ## a shop's day with everything going wrong
+	bin/convergo demo
+
+drill: build ## the demo, longer and with more kills, for several seeds
+	@for seed in 1 2 3 4 5; do echo "seed $$seed"; bin/convergo demo --seed $$seed --kills 6 || exit 1; done
