@@ -150,16 +150,16 @@ func (b *buyer) settle(ctx context.Context) (func(context.Context) error, error)
 	case RacesTimeout:
 		return b.raceTimeout(ctx)
 	case PaysTwice:
-		b.shop.fault("second payment", b.no)
+		b.shop.fault("second payment")
 		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{}), b.pay(ctx, simulate.PayOptions{}))
 	case PaysWrong:
-		b.shop.fault("wrong amount", b.no)
+		b.shop.fault("wrong amount")
 		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Amount: 1}), b.pay(ctx, simulate.PayOptions{}))
 	case PaysElsewhere:
-		b.shop.fault("wrong merchant", b.no)
+		b.shop.fault("wrong merchant")
 		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Merchant: "somebody-else"}), b.pay(ctx, simulate.PayOptions{}))
 	case Declined:
-		b.shop.fault("declined payment", b.no)
+		b.shop.fault("declined payment")
 		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Decline: true}), b.pay(ctx, simulate.PayOptions{}), b.pay(ctx, simulate.PayOptions{Decline: true}))
 	default:
 		return nil, b.pay(ctx, simulate.PayOptions{})
@@ -188,7 +188,7 @@ func (b *buyer) payLate(ctx context.Context) (func(context.Context) error, error
 		if _, err := b.wait(ctx, "closed", func(o PlacedOrder) bool { return o.Status != "CREATED" }); err != nil {
 			return err
 		}
-		b.shop.fault("payment after close", b.no)
+		b.shop.fault("payment after close")
 		return b.payLink(ctx, link, simulate.PayOptions{Force: true})
 	}, nil
 }
@@ -206,7 +206,7 @@ func (b *buyer) raceTimeout(ctx context.Context) (func(context.Context) error, e
 				return err
 			}
 			if o.Status != "CREATED" {
-				b.shop.fault("payment at the moment of the timeout", b.no)
+				b.shop.fault("payment at the moment of the timeout")
 				return b.payLink(ctx, link, simulate.PayOptions{Force: true})
 			}
 			select {

@@ -17,9 +17,10 @@ import (
 
 // Fault is one fault that was made to happen, a line of the journal that a drill keeps in the data folder.
 type Fault struct {
-	Kind  string    `json:"kind"`
-	Order string    `json:"order,omitempty"` // empty when it touched everything
-	At    time.Time `json:"at"`
+	Kind     string    `json:"kind"`
+	Consumer string    `json:"consumer,omitempty"` // whose handler failed
+	Key      string    `json:"key,omitempty"`      // on which event; empty when the fault touched everything
+	At       time.Time `json:"at"`
 }
 
 // Journal collects faults. It is written line by line, so that a SIGKILL loses none that happened.
@@ -76,7 +77,7 @@ var errDrill = errors.New("the drill made this handler fail")
 
 // Faulty makes a handler fail at random, half of the time before its work and half of the time after it, when its
 // writes must be undone. The choice depends on the seed and on how many messages came before.
-func Faulty[TX any](h inbox.Handler[TX], rate float64, seed uint64, journal *Journal) inbox.Handler[TX] {
+func Faulty[TX any](h inbox.Handler[TX], consumer string, rate float64, seed uint64, journal *Journal) inbox.Handler[TX] {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, seed>>1))
 	return func(ctx context.Context, tx TX, event convergo.Event) error {
@@ -93,6 +94,6 @@ func Faulty[TX any](h inbox.Handler[TX], rate float64, seed uint64, journal *Jou
 				return err
 			}
 		}
-		return errors.Join(errDrill, journal.Note(Fault{Kind: kind, Order: event.Aggregate.ID, At: time.Now().UTC()}))
+		return errors.Join(errDrill, journal.Note(Fault{Kind: kind, Consumer: consumer, Key: string(event.Key), At: time.Now().UTC()}))
 	}
 }

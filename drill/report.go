@@ -35,13 +35,14 @@ type Report struct {
 	*FileAccount
 }
 
-// Convergence is the time from the last fault that touched an order to its last effect, over the orders that a fault
-// touched before they were finished, in milliseconds.
+// Convergence is the time, in milliseconds, from the last fault that touched an effect to the moment at which it was
+// there: from a failed handler or a SIGKILL to the event's being applied, and from the arrival of money that pays no order
+// to its return.
 type Convergence struct {
-	Orders int     `json:"orders"`
-	P50    float64 `json:"p50"`
-	P99    float64 `json:"p99"`
-	Max    float64 `json:"max"`
+	Effects int     `json:"effects"` // that a fault touched
+	P50     float64 `json:"p50"`
+	P99     float64 `json:"p99"`
+	Max     float64 `json:"max"`
 }
 
 // FileAccount tells what became of every row of an orders file.
@@ -120,7 +121,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	counts("Faults", r.Faults)
 	counts("Effects", r.Effects)
 	p("\nDuplicates absorbed\t%d\n", r.DuplicatesAbsorbed)
-	p("From the last fault to convergence\tp50 %.0f ms, p99 %.0f ms, max %.0f ms (%d orders)\n", r.Convergence.P50, r.Convergence.P99, r.Convergence.Max, r.Convergence.Orders)
+	p("From the last fault to convergence\tp50 %.0f ms, p99 %.0f ms, max %.0f ms (%d effects)\n", r.Convergence.P50, r.Convergence.P99, r.Convergence.Max, r.Convergence.Effects)
 	if f := r.FileAccount; f != nil {
 		p("\nRows of the file\t%d = %d used + %d skipped\n", f.RowsTotal, f.RowsUsed, f.RowsSkipped)
 		p("Money of the file\t%s = %s orders + %s skipped\n", pence(f.Amount.File), pence(f.Amount.Orders), pence(f.Amount.Skipped))

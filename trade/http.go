@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -93,7 +94,7 @@ func APIConfig(version string, log *slog.Logger) huma.Config {
 					"Errors are application/problem+json with the field and the remedy.",
 			},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
+				Schemas: huma.NewMapRegistry("#/components/schemas/", newSchemaNamer()),
 				SecuritySchemes: map[string]*huma.SecurityScheme{
 					"bearer": {Type: "http", Scheme: "bearer", Description: "the operator key, or a session from POST /users/{id}/sessions"},
 				},
@@ -114,19 +115,27 @@ func NewAPI(mux *http.ServeMux, cfg huma.Config) huma.API {
 	return humago.New(mux, cfg)
 }
 
-// schemaName keeps types of the same name in different packages apart: "OrderLine" is order.Line.
-func schemaName(t reflect.Type, hint string) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	name := huma.DefaultSchemaNamer(t, hint)
-	switch pkg := path.Base(t.PkgPath()); {
-	case t.Name() == "" || pkg == "." || pkg == "trade" || pkg == "v2":
-		return name
-	case strings.HasPrefix(strings.ToLower(name), pkg):
-		return name
-	default:
-		return strings.ToUpper(pkg[:1]) + pkg[1:] + name
+// newSchemaNamer keeps types of the same name in different packages apart: "OrderLine" is order.Line. A type without a
+// name of its own has that of its parent, and a number when another one has it already.
+func newSchemaNamer() func(t reflect.Type, hint string) string {
+	given, taken := map[reflect.Type]string{}, map[string]bool{}
+	return func(t reflect.Type, hint string) string {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if name, ok := given[t]; ok {
+			return name
+		}
+		name := huma.DefaultSchemaNamer(t, hint)
+		if pkg := path.Base(t.PkgPath()); t.Name() != "" && pkg != "." && pkg != "trade" && pkg != "v2" && !strings.HasPrefix(strings.ToLower(name), pkg) {
+			name = strings.ToUpper(pkg[:1]) + pkg[1:] + name
+		}
+		unique := name
+		for i := 2; taken[unique]; i++ {
+			unique = name + strconv.Itoa(i)
+		}
+		given[t], taken[unique] = unique, true
+		return unique
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -31,4 +32,10 @@ func crashAt(text string) (convergo.Probe, error) {
 			select {}
 		}
 	}, nil
+}
+
+// faultSeed gives every handler its own random sequence.
+func faultSeed(seed uint64, service, eventType string) uint64 {
+	d := convergo.Aggregate{Type: service, ID: eventType}.Digest()
+	return seed ^ binary.BigEndian.Uint64(d[:8])
 }

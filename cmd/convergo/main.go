@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -42,7 +43,8 @@ func run(ctx context.Context, args []string, s streams) int {
 	parser, err := kong.New(&cli,
 		kong.Name("convergo"),
 		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
-		kong.UsageOnError(), kong.DefaultEnvars("CONVERGO"), kong.Writers(s.out, s.err),
+		kong.Vars{"services": strings.Join(serviceNames(), ",")},
+		kong.DefaultEnvars("CONVERGO"), kong.Writers(s.out, s.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exited = code }),
 	)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +159,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
 		return u, err
 	}
-	u.calls = outside.New[convergo.Tx](store, outside.Config{
+	u.calls = outside.New[convergo.Tx](store.Calls(), outside.Config{
 		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: p.probe,
 	})
 	deps := trade.Deps{
@@ -198,7 +197,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 		})
 		for eventType, h := range handlers {
 			if p.cfg.FaultRate > 0 {
-				h = drill.Faulty(h, p.cfg.FaultRate, faultSeed(p.cfg.FaultSeed, name, eventType), p.journal)
+				h = drill.Faulty(h, name, p.cfg.FaultRate, faultSeed(p.cfg.FaultSeed, name, eventType), p.journal)
 			}
 			u.inbox.Handle(eventType, h)
 		}
@@ -216,9 +215,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 	u.handler = idempotency.Middleware[convergo.Tx](u.store, idempotency.Config{
 		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem,
 	})(mux)
-	if open := openPaths(u.service); len(open) > 0 {
-		u.handler = bypass(open, mux, u.handler)
-	}
+	u.handler = bypass(append(openPaths(u.service), "/ops/"), mux, u.handler)
 	return nil
 }
 

@@ -2,7 +2,7 @@
 
 -- name: event
 -- sent = 1: no narrow row says that it is still to be done, and nobody discarded it.
-CREATE TEMP VIEW event AS /*union:SELECT 'SCHEMA' AS service, id, event_key, key_digest, type, aggregate_id, created_at,
+CREATE TEMP VIEW event AS /*union:SELECT 'SCHEMA' AS service, id, event_key, key_digest, type, aggregate_id, created_at, deliver_at,
   NOT EXISTS (SELECT 1 FROM SCHEMA.outbox_pending p WHERE p.event_id = e.id) AND NOT EXISTS (SELECT 1 FROM SCHEMA.outbox_delayed d WHERE d.event_id = e.id)
   AND NOT EXISTS (SELECT 1 FROM SCHEMA.outbox_waiting w WHERE w.event_id = e.id) AND NOT EXISTS (SELECT 1 FROM SCHEMA.outbox_dead x WHERE x.event_id = e.id)
   AND NOT EXISTS (SELECT 1 FROM SCHEMA.outbox_discarded c WHERE c.event_id = e.id) AS sent

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/convergo/convergo/drill/check"
+)
+
+// checkCommand is `convergo check`.
+type checkCommand struct {
+	Data   string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform."`
+	World  string        `type:"path" placeholder:"FILE" help:"Database of the simulated outside world (default: world.db in the data folder)."`
+	Settle time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
+	JSON   bool          `help:"The equations as JSON."`
+}
+
+// Run checks and fails when an equation is broken.
+func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
+	checker, err := check.Open(ctx, c.Data, c.World)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, checker.Close()) }()
+	equations, err := checker.Settled(ctx, c.Settle)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		e := json.NewEncoder(s.out)
+		e.SetIndent("", "  ")
+		err = e.Encode(map[string]any{"equations": equations})
+	} else {
+		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprint(w, check.Table(equations)) // Flush reports
+		err = w.Flush()
+	}
+	if err == nil && slices.ContainsFunc(equations, func(e check.Equation) bool { return e.Broken > 0 }) {
+		err = errors.New("not converged: at least one equation is broken")
+	}
+	return err
+}

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/drill/check"
+	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/trade/simulate"
+)
+
+// demoCommand is `convergo demo`.
+type demoCommand struct {
+	Orders  string        `type:"existingfile" placeholder:"FILE.csv" help:"Real orders in the Online Retail format instead of a generated day."`
+	Limit   int           `help:"Use only the first N orders of the file."`
+	Count   int           `default:"600" help:"Orders of a generated day."`
+	Seed    uint64        `default:"1" help:"Seed of the day and of everything that goes wrong."`
+	Buyers  int           `default:"64" help:"Buyers at the same time."`
+	Kills   int           `default:"3" help:"How often the platform is killed with SIGKILL and started again on its data."`
+	Faults  float64       `default:"0.02" help:"Share of handler runs that fail on purpose."`
+	Keep    string        `type:"path" placeholder:"DIR" help:"Keep the data there (a new or empty folder)."`
+	Serve   bool          `help:"Stay up afterwards, until interrupted."`
+	JSON    bool          `help:"The report as JSON on standard output."`
+	Timeout time.Duration `default:"10m" help:"Give up, and say BROKEN, when the platform has not converged by then."`
+}
+
+// Run plays the day. It fails unless the platform converged.
+func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	day, account, err := c.day()
+	if err != nil {
+		return err
+	}
+	dir, done, err := c.folder()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	d, err := c.newDrill(ctx, s, dir, day)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	report := d.play(ctx, c.Timeout)
+	report.FileAccount, report.Seed = account, c.Seed
+	if !c.Serve {
+		if err := d.child.Stop(30 * time.Second); err != nil {
+			report.Reasons = append(report.Reasons, err.Error())
+		}
+	}
+	report.Decide()
+	write := report.WriteText
+	if c.JSON {
+		write = report.WriteJSON
+	}
+	if err := write(s.out); err != nil {
+		return err
+	}
+	if c.Serve && ctx.Err() == nil {
+		_, _ = fmt.Fprintf(s.err, "The platform stays up on %s (operator key in %s). Interrupt to stop.\n", d.child.URL, filepath.Join(dir, secretsFile))
+		<-ctx.Done()
+		if err := d.child.Stop(30 * time.Second); err != nil {
+			return err
+		}
+	}
+	if report.Verdict != drill.Converged {
+		return errors.New("the platform did not converge; see the report")
+	}
+	return nil
+}
+
+func (c demoCommand) validate() error {
+	switch {
+	case c.Count < 1 || c.Count > 1_000_000:
+		return fmt.Errorf("--count %d is not between 1 and 1,000,000", c.Count)
+	case c.Buyers < 1 || c.Buyers > 1_000:
+		return fmt.Errorf("--buyers %d is not between 1 and 1,000", c.Buyers)
+	case c.Kills < 0 || c.Kills > 1_000:
+		return fmt.Errorf("--kills %d is not between 0 and 1,000", c.Kills)
+	case c.Limit < 0:
+		return fmt.Errorf("--limit %d is negative", c.Limit)
+	case c.Faults < 0 || c.Faults > 0.5:
+		return fmt.Errorf("--faults %v is not between 0 and 0.5", c.Faults)
+	}
+	return nil
+}
+
+// day is the day to play, and with a file the account of its rows.
+func (c demoCommand) day() (drill.Day, *drill.FileAccount, error) {
+	if c.Orders == "" {
+		return drill.Generate(c.Seed, c.Count), nil, nil
+	}
+	f, err := os.Open(c.Orders)
+	if err != nil {
+		return drill.Day{}, nil, err
+	}
+	retail, err := drill.ReadRetail(f, c.Limit)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return drill.Day{}, nil, fmt.Errorf("%s: %w", c.Orders, err)
+	}
+	if len(retail.Orders) == 0 {
+		return drill.Day{}, nil, fmt.Errorf("%s: no row of the file is an order", c.Orders)
+	}
+	return retail.Day, retail.Account(), nil
+}
+
+// folder is where the data goes, and what to do with it at the end.
+func (c demoCommand) folder() (string, func() error, error) {
+	if c.Keep == "" {
+		dir, err := os.MkdirTemp("", "convergo-demo-")
+		return dir, func() error { return os.RemoveAll(dir) }, err
+	}
+	entries, err := os.ReadDir(c.Keep)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", nil, fmt.Errorf("--keep: %w", err)
+	}
+	if len(entries) > 0 {
+		return "", nil, fmt.Errorf("--keep %s is not empty; name a new folder", c.Keep)
+	}
+	return c.Keep, func() error { return nil }, os.MkdirAll(c.Keep, 0o700)
+}
+
+// theDrill is a platform in a child process, and the world and the shop in this one.
+type theDrill struct {
+	demoCommand
+	dir       string
+	shop      *drill.Shop
+	child     *drill.Child
+	world     *simulate.World
+	worldDB   *sqlite.Store
+	outside   *http.Server
+	stopWorld func() error
+	bar       *progressbar.ProgressBar
+	finished  atomic.Int64 // buyers
+	log       *os.File
+
+	mu         sync.Mutex
+	kills      []time.Time
+	duplicates int64 // noticed by processes that were killed since
+	poison     int
+}
+
+func (c demoCommand) newDrill(ctx context.Context, s streams, dir string, day drill.Day) (_ *theDrill, err error) {
+	d := &theDrill{demoCommand: c, dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	secrets, err := loadSecrets(dir)
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	worldURL, err := d.openWorld(ctx, secrets, "http://"+address)
+	if err != nil {
+		return nil, err
+	}
+	if d.log, err = os.OpenFile(filepath.Join(dir, "platform.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	d.child = &drill.Child{Program: program, URL: "http://" + address, Output: d.log, Args: c.childArgs(dir, address, worldURL)}
+	transport := &http.Transport{MaxIdleConnsPerHost: c.Buyers + 8}
+	client := &drill.Client{URL: d.child.URL, OperatorKey: secrets.OperatorKey, HTTP: &http.Client{Transport: transport, Timeout: 20 * time.Second}}
+	d.bar = progressbar.NewOptions(len(day.Orders), progressbar.OptionSetWriter(progressWriter(s)), progressbar.OptionSetDescription("orders"),
+		progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(30))
+	d.shop = &drill.Shop{
+		Day: day, Client: client, Cashier: d.world, Buyers: c.Buyers, Strangers: 1 + len(day.Orders)/100,
+		Progress: func() { d.finished.Add(1); _ = d.bar.Add(1) },
+	}
+	return d, nil
+}
+
+// childArgs are short times: a drill has about a minute.
+func (c demoCommand) childArgs(dir, address, worldURL string) []string {
+	return []string{
+		"serve", "--data", dir, "--addr", address, "--world", worldURL, "--log", "warn", "--rate", "0",
+		"--payment-window", "15s", "--unknown-grace", "500ms", "--track-every", "300ms",
+		"--retry-base", "50ms", "--retry-cap", "500ms", "--fault-rate", fmt.Sprint(c.Faults), "--fault-seed", fmt.Sprint(c.Seed),
+	}
+}
+
+func progressWriter(s streams) io.Writer {
+	if s.terminal {
+		return s.err
+	}
+	return io.Discard
+}
+
+// freeAddress is an address that nobody listens on. The platform is told it, so that it comes back there after a kill.
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// openWorld runs the outside in this process: it survives the platform.
+func (d *theDrill) openWorld(ctx context.Context, s secrets, shop string) (string, error) {
+	db, err := openDatabase(ctx, filepath.Join(d.dir, worldFile), sqlite.Options{Name: "world"})
+	if err != nil {
+		return "", err
+	}
+	d.worldDB = db
+	faults := simulate.Faults{
+		Seed: d.Seed, Copies: 8, Delay: 400 * time.Millisecond, Forged: 0.05, LostAnswers: 0.05, Hang: 100 * time.Millisecond, Errors: 0.03, Refusals: 0.05,
+	}
+	if d.world, err = openWorld(ctx, db, s, shop, faults, 600*time.Millisecond, nil); err != nil {
+		return "", err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	d.outside = &http.Server{Handler: d.world.Handler(), ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = d.outside.Serve(l) }() // ends with Close
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- d.world.Run(running) }()
+	d.stopWorld = func() error { stop(); return <-ended }
+	return "http://" + l.Addr().String(), nil
+}
+
+func (d *theDrill) close() error {
+	var errs []error
+	if d.child != nil {
+		_ = d.child.Kill() // it is stopped already, or is not worth more
+	}
+	if d.outside != nil {
+		errs = append(errs, d.outside.Close())
+	}
+	if d.stopWorld != nil {
+		errs = append(errs, d.stopWorld())
+	}
+	if d.worldDB != nil {
+		errs = append(errs, d.worldDB.Close())
+	}
+	if d.log != nil {
+		errs = append(errs, d.log.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// play plays the day, waits until everything is quiet and checks. What went wrong is in the report.
+func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Report {
+	began := time.Now()
+	report := &drill.Report{Orders: map[string]int{}, Effects: map[string]int{}, Faults: map[string]int{}}
+	wrong := func(what string, err error) {
+		if err != nil {
+			report.Reasons = append(report.Reasons, what+": "+err.Error())
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := d.child.Start(ctx); err != nil {
+		wrong("start", err)
+		return report
+	}
+	wrong("opening the shop", d.shop.Open(ctx))
+	killing := make(chan error, 1)
+	day, endOfDay := context.WithCancel(ctx)
+	go func() { killing <- d.kill(day) }()
+	wrong("buyers", d.shop.Run(ctx))
+	endOfDay()
+	wrong("kill and restart", <-killing)
+	_ = d.bar.Finish()
+	wrong("convergence", d.shop.Settle(ctx, d.quiet))
+	discarded, err := d.shop.Client.DiscardPoison(ctx)
+	wrong("dead letters", err)
+	if d.poison > 0 && discarded == 0 {
+		wrong("dead letters", errors.New("the poison event was not parked anywhere"))
+	}
+	report.Faults["poison event parked"] = discarded
+	for _, order := range d.shop.Unexpected() {
+		report.Reasons = append(report.Reasons, order)
+	}
+	wrong("check", d.check(ctx, report))
+	report.Elapsed = time.Since(began).Seconds()
+	return report
+}
+
+// kill kills the platform at random moments of the day and starts it again, and slips a poison event in.
+func (d *theDrill) kill(ctx context.Context) error {
+	random := rand.New(rand.NewPCG(d.Seed, 0x6b696c6c))
+	total := int64(len(d.shop.Day.Orders))
+	for i := range d.Kills + 1 {
+		// One moment in each part of the day; in the first part there is poison instead of a kill.
+		moment := (int64(i)*total + random.Int64N(total)) / int64(d.Kills+1)
+		for d.finished.Load() < moment {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if i == 0 {
+			if err := drill.Poison(ctx, filepath.Join(d.dir, "risk.db"), 1, time.Now()); err != nil {
+				return err
+			}
+			d.poison++
+			continue
+		}
+		if err := d.killOnce(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *theDrill) killOnce(ctx context.Context) error {
+	if n, err := d.shop.Client.Duplicates(ctx); err == nil {
+		d.duplicates += n
+	}
+	d.kills = append(d.kills, time.Now().UTC())
+	if err := d.child.Kill(); err != nil {
+		return err
+	}
+	return d.child.Start(context.WithoutCancel(ctx))
+}
+
+// quiet: the channel has delivered its notices.
+func (d *theDrill) quiet(ctx context.Context) (bool, error) {
+	s, err := d.world.Stats(ctx)
+	return s.NoticesPending == 0, err
+}
+
+// check runs the equations and fills the report's figures.
+func (d *theDrill) check(ctx context.Context, report *drill.Report) (err error) {
+	duplicates, err := d.shop.Client.Duplicates(ctx)
+	if err != nil {
+		return err
+	}
+	checker, err := check.Open(ctx, d.dir, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, checker.Close()) }()
+	if report.Equations, err = checker.Settled(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	figures, err := checker.Figures(ctx)
+	if err != nil {
+		return err
+	}
+	faults, err := drill.ReadJournal(filepath.Join(d.dir, faultsFile))
+	if err != nil {
+		return err
+	}
+	stats, err := d.world.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	for kind, n := range stats.Faults {
+		report.Faults[kind] = int(n)
+	}
+	for _, f := range append(faults, d.shop.Faults...) {
+		report.Faults[f.Kind]++
+	}
+	report.Faults["SIGKILL"] = len(d.kills)
+	report.Orders, report.Effects = figures.Orders, figures.Effects
+	for class, n := range figures.Receipts {
+		report.Effects[class] = n
+	}
+	report.DuplicatesAbsorbed = figures.Repeats + int(d.duplicates+duplicates+d.shop.Client.Replayed.Load())
+	report.Convergence = drill.NewConvergence(drill.Waits(figures.Deliveries, figures.Returned, d.kills, faults))
+	if believed := stats.Faults["forged_accepted"]; believed > 0 {
+		report.Reasons = append(report.Reasons, fmt.Sprintf("%d forged notices were believed", believed))
+	}
+	return nil
+}

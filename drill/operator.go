@@ -1,0 +1,153 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/convergo/convergo/drill/check"
+)
+
+// deadLetter is what the drill's operator reads of one.
+type deadLetter struct {
+	ID    string `json:"id"`
+	Error string `json:"error"`
+	Event struct {
+		Key       string `json:"key"`
+		Aggregate string `json:"aggregate"`
+	} `json:"event"`
+}
+
+// DeadLetters lists the open dead letters of a service.
+func (c *Client) DeadLetters(ctx context.Context, service string) ([]deadLetter, error) {
+	var page struct {
+		Dead []deadLetter `json:"dead"`
+	}
+	err := c.operator(ctx, http.MethodGet, "/ops/"+service+"/dead-letters?limit=500", "", nil, &page)
+	return page.Dead, err
+}
+
+// DiscardPoison does what an operator would: it looks at the dead letters and gives up those that can never be applied.
+// It returns how many, and an error for dead letters that are not the drill's own poison.
+func (c *Client) DiscardPoison(ctx context.Context) (discarded int, err error) {
+	for _, service := range check.Services() {
+		letters, listing := c.DeadLetters(ctx, service)
+		if listing != nil {
+			return discarded, listing
+		}
+		for _, l := range letters {
+			if !poisoned(l.Event.Aggregate) {
+				err = errors.Join(err, fmt.Errorf("dead letter in %s: %s: %s", service, l.Event.Key, l.Error))
+				continue
+			}
+			body := map[string]string{"reason": "the drill's own poison"}
+			if e := c.operator(ctx, http.MethodPost, "/ops/"+service+"/dead-letters/"+url.PathEscape(l.ID)+"/discard", "", body, nil); e != nil {
+				return discarded, e
+			}
+			discarded++
+		}
+	}
+	return discarded, err
+}
+
+// Unfinished is how much is still to be done in all services, dead letters excepted.
+func (c *Client) Unfinished(ctx context.Context) (int64, error) {
+	var sum int64
+	for _, service := range check.Services() {
+		var b struct {
+			Unfinished int64 `json:"unfinished"`
+			Dead       struct {
+				Count int64 `json:"count"`
+			} `json:"dead_letters"`
+		}
+		if err := c.operator(ctx, http.MethodGet, "/ops/"+service+"/backlog", "", nil, &b); err != nil {
+			return 0, err
+		}
+		sum += b.Unfinished - b.Dead.Count
+	}
+	return sum, nil
+}
+
+// Duplicates is how many events the consumers noticed as applied before, since the process started.
+func (c *Client) Duplicates(ctx context.Context) (int64, error) {
+	var sum int64
+	for _, service := range check.Services() {
+		var s struct {
+			Duplicates int64 `json:"duplicates"`
+		}
+		if err := c.operator(ctx, http.MethodGet, "/ops/"+service+"/stats", "", nil, &s); err != nil {
+			return 0, err
+		}
+		sum += s.Duplicates
+	}
+	return sum, nil
+}
+
+// Settle waits until every order is in a final state and nothing is left to do, and then reads each order. quiet tells
+// whether the outside world is done as well. It returns what is wrong: orders that did not get where they should.
+func (s *Shop) Settle(ctx context.Context, quiet func(context.Context) (bool, error)) error {
+	for calm := 0; calm < 2; {
+		left, err := s.Client.Unfinished(ctx)
+		if err != nil {
+			return fmt.Errorf("still waiting for the platform to finish: %w", err)
+		}
+		outside, err := quiet(ctx)
+		if err != nil {
+			return err
+		}
+		open, err := s.open(ctx)
+		if err != nil {
+			return err
+		}
+		if left == 0 && outside && open == 0 {
+			calm++ // twice in a row: what one side had just finished may have given the other something to do
+		} else {
+			calm = 0
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d rows are still to be done and %d orders are not final: %w", left, open, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// open reads the orders that were not final when they were last read, and returns how many still are not.
+func (s *Shop) open(ctx context.Context) (int, error) {
+	open := 0
+	for i := range s.Results {
+		r := &s.Results[i]
+		if r.OrderNo == "" || final(r.Status, r.Order) {
+			continue
+		}
+		var o PlacedOrder
+		if err := s.Client.operator(ctx, http.MethodGet, "/orders/"+r.OrderNo, "", nil, &o); err != nil {
+			return 0, err
+		}
+		r.Status, r.Reason = o.Status, o.Reason
+		if !final(r.Status, r.Order) {
+			open++
+		}
+	}
+	return open, nil
+}
+
+// final: a returned order is COMPLETED only until its refund overtakes it.
+func final(status string, o Order) bool {
+	return status == "CANCELED" || status == "REFUNDED" || (status == "COMPLETED" && o.Behaviour != Returns)
+}
+
+// Unexpected lists the orders whose final state does not fit what their buyer did.
+func (s *Shop) Unexpected() []string {
+	var wrong []string
+	for _, r := range s.Results {
+		if !r.expected() {
+			wrong = append(wrong, fmt.Sprintf("order %s (%s) of a buyer who %s is %s %s", r.OrderNo, r.Order.Ref, r.Order.Behaviour, r.Status, r.Reason))
+		}
+	}
+	return wrong
+}
