@@ -142,7 +142,8 @@ func stale[TX any](r *rig[TX]) {
 	equal(r, "version 5, a duplicate", r.mark(consumer, event(a, 5), true), inbox.Duplicate)
 	equal(r, "version 6", r.mark(consumer, event(a, 6), true), inbox.Fresh)
 	equal(r, "version 4, when not asked to refuse", r.mark(consumer, event(a, 4), false), inbox.Fresh)
-	equal(r, "version 6 is still the last", r.mark(consumer, event(a, 2), true), inbox.Stale)
+	same.Key = "a third of version 5"
+	equal(r, "version 6 is still the last", r.mark(consumer, same, true), inbox.Stale)
 	equal(r, "another aggregate", r.mark(consumer, event(order("2"), 1), true), inbox.Fresh)
 	equal(r, "another consumer", r.mark("points", event(a, 3), true), inbox.Fresh)
 	_ = r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
@@ -250,6 +251,9 @@ func failedHeads[TX any](r *rig[TX]) {
 	equal(r, "next due then", next.Equal(r.base.Add(time.Hour)), true)
 	queues, _ = r.due(consumer, time.Hour)
 	equal(r, "attempts then", queues["1"][0].Attempts, 2)
+	r.failMessage(consumer, event(a, 9), 1, 0) // not queued, and tried all the same: it heads the queue now
+	queues, _ = r.due(consumer, 0)
+	equalLists(r, "due after one that was not queued failed", queuedVersions(queues["1"]), 9)
 }
 
 func queuedOnce[TX any](r *rig[TX]) {
@@ -328,6 +332,9 @@ func queuedBytes[TX any](r *rig[TX]) {
 	r.dequeue(consumer, failed, 0)
 	queues, _ = r.due(consumer, 0)
 	sameEvent(r, queues[a.ID][0].Event, queued)
+	queues[a.ID][0].Event.Payload[0] ^= 0xff
+	queues, _ = r.due(consumer, 0)
+	sameEvent(r, queues[a.ID][0].Event, queued)
 }
 
 func buryHolds[TX any](r *rig[TX]) {
@@ -350,6 +357,8 @@ func buryHolds[TX any](r *rig[TX]) {
 	r.enqueue(consumer, event(alone, 2))
 	queues, _ = r.due(consumer, 1000*time.Hour)
 	equal(r, "queues of the one with nothing behind it", len(queues), 0)
+	r.dequeue(consumer, event(alone, 2), 0) // applied by another instance that had claimed it before
+	equal(r, "blocked when the queue is empty again", r.blocked(consumer, alone), true)
 }
 
 func burySkips[TX any](r *rig[TX]) {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/relay"
 )
 
@@ -20,19 +22,21 @@ type modelEvent struct {
 	seq      int64 // order in which it became pending
 	version  int64
 	attempts int
+	hold     bool // of a dead one
 }
 
 type modelAggregate struct {
-	name    convergo.Aggregate
-	written int64
-	delayed []modelEvent // seq is the time until it becomes pending
-	lane    []modelEvent
-	queue   []modelEvent
-	blocked bool
-	held    bool
-	next    time.Duration
-	sent    []int64
-	dead    []modelEvent
+	name      convergo.Aggregate
+	written   int64
+	delayed   []modelEvent // seq is the time until it becomes pending
+	lane      []modelEvent
+	queue     []modelEvent
+	blocked   bool
+	held      bool
+	next      time.Duration
+	sent      []int64
+	discarded int
+	dead      []modelEvent // by seq
 }
 
 // seen is what a claim shows of an event.
@@ -131,7 +135,8 @@ func modelLaw[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 			"write":   m.write,
 			"relay":   m.relay,
 			"later":   func(t *rapid.T) { m.now += time.Duration(rapid.IntRange(1, 4).Draw(t, "minutes")) * time.Minute },
-			"redrive": m.redrive,
+			"redrive": func(t *rapid.T) { m.act(t, true) },
+			"discard": func(t *rapid.T) { m.act(t, false) },
 		})
 		m.drain()
 	})
@@ -258,8 +263,10 @@ func (m *modelRun[TX]) attempt(t *rapid.T, a *modelAggregate, list []relay.Pendi
 			a.blocked, a.next = true, after
 		default:
 			s.Dead = append(s.Dead, relay.Failure{Pending: p, Error: "too large", Place: "model"})
-			a.dead = append(a.dead, a.take(p.Event.Version, p.Queued))
-			a.held = a.held || s.HoldAggregate
+			e := a.take(p.Event.Version, p.Queued)
+			e.hold = s.HoldAggregate
+			a.dead = append(a.dead, e)
+			a.held = a.held || e.hold
 			stopped = s.HoldAggregate
 		}
 	}
@@ -268,11 +275,76 @@ func (m *modelRun[TX]) attempt(t *rapid.T, a *modelAggregate, list []relay.Pendi
 	}
 }
 
-func (m *modelRun[TX]) redrive(t *rapid.T) { t.Skip("no operators yet") }
+// act is an operator's decision about one of the aggregate's dead events, any of them.
+func (m *modelRun[TX]) act(t *rapid.T, redrive bool) {
+	a := m.pick(t)
+	if len(a.dead) == 0 {
+		t.Skip("nothing is dead")
+	}
+	earliest := slices.MinFunc(a.dead, func(x, y modelEvent) int { return int(x.seq - y.seq) })
+	i := rapid.IntRange(0, len(a.dead)-1).Draw(t, "dead")
+	e := a.dead[i]
+	id := m.deadID(t, a, e.version)
+	if !redrive {
+		if err := m.r.Operators.DiscardEvent(m.r.ctx, id, "model", "", m.r.base.Add(m.now)); err != nil {
+			t.Fatal(err)
+		}
+		a.discarded++
+	} else {
+		err := m.r.Operators.RedriveEvent(m.r.ctx, id, m.r.base.Add(m.now))
+		if e.seq != earliest.seq {
+			if !errors.Is(err, ops.ErrEarlierDead) {
+				t.Fatalf("%s: redriving version %d before %d: %v", a.name, e.version, earliest.version, err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.wait(modelEvent{seq: e.seq, version: e.version})
+	}
+	a.dead = slices.Delete(slices.Clone(a.dead), i, i+1)
+	a.held = slices.ContainsFunc(a.dead, func(d modelEvent) bool { return d.hold })
+	a.goOn(m.now)
+}
+
+func (m *modelRun[TX]) deadID(t *rapid.T, a *modelAggregate, version int64) int64 {
+	for after := int64(0); ; {
+		list, err := m.r.Operators.DeadEvents(m.r.ctx, 100, after)
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%s version %d is not among the dead: %v", a.name, version, err)
+		}
+		for _, d := range list {
+			if d.Event.Aggregate == a.name && d.Event.Version == version {
+				return d.ID
+			}
+		}
+		after = list[len(list)-1].ID
+	}
+}
 
 // drain sends all that can be sent: nothing may be lost, sent twice or be left over.
 func (m *modelRun[TX]) drain() {
 	m.now += 24 * time.Hour
+	m.sendAll()
+	for _, a := range m.aggregates {
+		sent := slices.Sorted(slices.Values(a.sent))
+		if unique := slices.Compact(slices.Clone(sent)); len(unique) != len(sent) {
+			m.t.Fatalf("%s: sent twice: %v", a.name, a.sent)
+		}
+		if !a.held && len(sent)+len(a.dead)+a.discarded != int(a.written) {
+			m.t.Fatalf("%s: %d written, %d dead, but sent are %v", a.name, a.written, len(a.dead), a.sent)
+		}
+		for _, d := range a.dead { // the next history shall not have to page through them
+			if err := m.r.Operators.DiscardEvent(m.r.ctx, m.deadID(m.t, a, d.version), "model", "", m.r.base.Add(m.now)); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+	}
+	m.sendAll()
+}
+
+func (m *modelRun[TX]) sendAll() {
 	for range 1000 {
 		by := m.claim(m.t, 1000)
 		s := relay.Settlement{Now: m.r.base.Add(m.now)}
@@ -294,15 +366,6 @@ func (m *modelRun[TX]) drain() {
 		s.Leases = inLanes(m.leases, used)
 		if err := m.r.Relay.Settle(m.r.ctx, s); err != nil {
 			m.t.Fatal(err)
-		}
-	}
-	for _, a := range m.aggregates {
-		sent := slices.Sorted(slices.Values(a.sent))
-		if unique := slices.Compact(slices.Clone(sent)); len(unique) != len(sent) {
-			m.t.Fatalf("%s: sent twice: %v", a.name, a.sent)
-		}
-		if !a.held && len(sent)+len(a.dead) != int(a.written) {
-			m.t.Fatalf("%s: %d written, %d dead, but sent are %v", a.name, a.written, len(a.dead), a.sent)
 		}
 	}
 }

@@ -317,6 +317,10 @@ func repeatedSettlement[TX any](r *rig[TX]) {
 	r.settle(used, time.Minute, settleSent(of(want, aside)))
 	r.settle(used, time.Minute, s) // and still when the aggregate has gone on
 	equal(r, "of the aggregate that has gone on", len(of(r.claim(leases, 10, time.Minute), aside)), 0)
+	r.settle(used, time.Minute, relay.Settlement{Failed: []relay.Failure{r.fail(of(later, failed)[0], time.Hour)}})
+	r.settle(used, time.Minute, s)
+	equal(r, "claimed while the second failure waits", len(of(r.claim(leases, 10, time.Minute), failed)), 0)
+	equal(r, "attempts of the one that failed again", of(r.claim(leases, 10, time.Hour), failed)[0].Attempts, 2)
 }
 
 func longError[TX any](r *rig[TX]) {

@@ -11,6 +11,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/outside"
 	"github.com/convergo/convergo/relay"
@@ -23,7 +24,7 @@ type Store[TX any] interface {
 }
 
 // Backend is an empty store with all its parts, and the hooks that a law needs to look at it from outside. All are
-// required but Reopen.
+// required but Operators and Reopen.
 type Backend[TX any] struct {
 	Store    Store[TX]
 	Outbox   outbox.Store[TX]
@@ -32,6 +33,8 @@ type Backend[TX any] struct {
 	Parking  inbox.Parking[TX]
 	Outside  outside.Store[TX]
 	Requests idempotency.Store[TX]
+	// Operators may be nil when Store is an ops.Store itself.
+	Operators ops.Store
 
 	// Add is an effect of a handler: inside tx it adds n to a number of that name, 0 at first, in a table of the test's own.
 	Add func(ctx context.Context, tx TX, name string, n int) error
@@ -71,6 +74,8 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 		{"inbox", inboxLaws[TX]()},
 		{"outside", outsideLaws[TX]()},
 		{"requests", requestLaws[TX]()},
+		{"operators", operatorLaws[TX]()},
+		{"retention", retentionLaws[TX]()},
 	} {
 		t.Run(chapter.name, func(t *testing.T) {
 			for _, l := range chapter.laws {
@@ -84,7 +89,19 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 func start[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) *rig[TX] {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a store that hangs fails its law
 	t.Cleanup(cancel)
-	return &rig[TX]{T: t, Backend: open(t), ctx: ctx, base: time.Now().UTC().Truncate(time.Microsecond)}
+	return &rig[TX]{T: t, Backend: withOperators(t, open(t)), ctx: ctx, base: time.Now().UTC().Truncate(time.Microsecond)}
+}
+
+func withOperators[TX any](t *testing.T, b Backend[TX]) Backend[TX] {
+	t.Helper()
+	if b.Operators == nil {
+		operators, ok := b.Store.(ops.Store)
+		if !ok {
+			t.Fatal("the backend has no Operators, and its Store is no ops.Store")
+		}
+		b.Operators = operators
+	}
+	return b
 }
 
 // must ends the law on an error that it does not expect.

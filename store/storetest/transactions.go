@@ -203,7 +203,7 @@ func survivesRestart[TX any](r *rig[TX]) {
 	c := r.claim(leases, 10, 0)
 	r.settle(leases, 0, settleSent(c.Events[:1]))
 	if r.Reopen != nil {
-		r.Backend = r.Reopen(r.T)
+		r.Backend = withOperators(r.T, r.Reopen(r.T))
 	}
 	r.must(r.Relay.Release(r.ctx, "a", leases))
 	leases = r.lease("b")
