@@ -193,9 +193,9 @@ UPDATE inbox_waiting SET attempts = ?, last_error = ? WHERE consumer = ? AND key
 SELECT position FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
 
 -- name: HeadPosition
--- Where a message that was in no queue belongs: ahead of the queue, or at a new place when there is none.
+-- Where a message that was in no queue belongs: ahead of the queue; when there is none, ahead of every position to come.
 SELECT ifnull((SELECT MIN(position) - 1 FROM inbox_waiting WHERE consumer = ?1 AND aggregate_digest = ?2),
-              ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1)
+              ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0))
 
 -- name: DeleteMessage
 DELETE FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
@@ -282,3 +282,134 @@ SELECT fingerprint, status, created_at, header, body FROM idempotency_record WHE
 
 -- name: RecordRequest :once
 INSERT INTO idempotency_record (scope, key_digest, request_key, fingerprint, status, created_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- Operators ----------------------------------------------------------------------------------------------------------
+
+-- name: DeadEvents
+SELECT d.event_id, d.attempts, d.error, d.place, d.died_at, d.hold,
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM outbox_dead AS d CROSS JOIN outbox_event AS e ON e.id = d.event_id
+ WHERE d.event_id > ? ORDER BY d.event_id LIMIT ?
+
+-- name: FindDeadEvent
+SELECT d.aggregate_digest,
+       (SELECT MIN(o.event_id) FROM outbox_dead AS o WHERE o.aggregate_digest = d.aggregate_digest AND o.seq < d.seq)
+  FROM outbox_dead AS d WHERE d.event_id = ?
+
+-- name: RequeueDead
+-- seq is the one that it had: ahead of everything that came after it, behind what came before.
+INSERT INTO outbox_waiting (seq, event_id, attempts, aggregate_digest)
+SELECT seq, event_id, 0, aggregate_digest FROM outbox_dead WHERE event_id = ?
+
+-- name: RecordDiscarded
+INSERT INTO outbox_discarded (event_id, attempts, died_at, place, error, discarded_at, discarded_by, reason)
+SELECT event_id, attempts, died_at, place, error, ?2, ?3, ?4 FROM outbox_dead WHERE event_id = ?1
+
+-- name: DeleteDead
+DELETE FROM outbox_dead WHERE event_id = ?
+
+-- name: ReleaseAggregate
+UPDATE outbox_blocked SET held = 0
+ WHERE aggregate_digest = ?1 AND NOT EXISTS (SELECT 1 FROM outbox_dead WHERE aggregate_digest = ?1 AND hold = 1)
+
+-- name: EventsBelow
+-- A window of the newest rows first: narrow columns, by primary key.
+SELECT id, created_at FROM outbox_event WHERE id < ? ORDER BY id DESC LIMIT ?
+
+-- name: ReplayEvents
+-- In the writing transaction, so that nothing becomes pending twice. The pending rows are read once a statement.
+INSERT INTO outbox_pending (lane, event_id)
+SELECT e.lane, e.id FROM outbox_event AS e
+ WHERE e.id BETWEEN ?1 AND ?2 AND e.created_at >= ?3
+   AND NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM outbox_discarded AS d WHERE d.event_id = e.id)
+   AND e.id NOT IN (SELECT event_id FROM outbox_pending)
+   AND e.id NOT IN (SELECT event_id FROM outbox_waiting)
+ ORDER BY e.id
+
+-- name: DeadLetters
+SELECT d.id, d.consumer, d.attempts, d.error, d.place, d.died_at, d.hold, d.state, d.closed_at, d.closed_by, d.reason,
+       d.created_at, 0, d.aggregate_version, d.max_attempts, d.topic, d.type, d.aggregate_type, d.aggregate_id,
+       d.message_id, d.event_key, d.headers, d.payload
+  FROM inbox_dead AS d
+ WHERE d.state = 'OPEN' AND d.seq > ifnull((SELECT a.seq FROM inbox_dead AS a WHERE a.id = ?2), 0) AND (?1 = '' OR d.consumer = ?1)
+ ORDER BY d.seq LIMIT ?3
+
+-- name: FindLetter
+SELECT d.consumer, d.key_digest, d.aggregate_digest, d.aggregate_type, d.aggregate_id,
+       (SELECT MIN(o.id) FROM inbox_dead AS o
+         WHERE o.state = 'OPEN' AND o.consumer = d.consumer AND o.aggregate_digest = d.aggregate_digest AND o.aggregate_id <> ''
+           AND (o.position < d.position OR o.position = d.position AND o.seq < d.seq))
+  FROM inbox_dead AS d WHERE d.id = ? AND d.state = 'OPEN'
+
+-- name: RequeueLetter :once
+INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, position, enqueued_at, created_at, aggregate_version, max_attempts,
+                           topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+SELECT consumer, key_digest, aggregate_digest, position, ?2, created_at, aggregate_version, max_attempts,
+       topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload
+  FROM inbox_dead WHERE id = ?1
+
+-- name: CloseLetter
+UPDATE inbox_dead SET state = ?2, closed_at = ?3, closed_by = ?4, reason = ?5 WHERE id = ?1
+
+-- name: ReleaseConsumer
+UPDATE inbox_blocked SET held = 0
+ WHERE consumer = ?1 AND aggregate_digest = ?2
+   AND NOT EXISTS (SELECT 1 FROM inbox_dead WHERE state = 'OPEN' AND consumer = ?1 AND aggregate_digest = ?2 AND hold = 1)
+
+-- name: CountBacklog
+-- One row a queue: how many, and since when. The event with the lowest id or position stands for the oldest.
+SELECT COUNT(*), ifnull((SELECT created_at FROM outbox_event WHERE id = (SELECT event_id FROM outbox_pending ORDER BY seq LIMIT 1)), 0)
+  FROM outbox_pending
+UNION ALL SELECT COUNT(*), ifnull(MIN(deliver_at), 0) FROM outbox_delayed WHERE deliver_at <= ?1
+UNION ALL SELECT COUNT(*), ifnull((SELECT created_at FROM outbox_event WHERE id = (
+                           SELECT MIN(event_id) FROM outbox_delayed WHERE deliver_at > ?1)), 0) FROM outbox_delayed WHERE deliver_at > ?1
+UNION ALL SELECT COUNT(*), ifnull((SELECT created_at FROM outbox_event WHERE id = (SELECT MIN(event_id) FROM outbox_waiting)), 0) FROM outbox_waiting
+UNION ALL SELECT COUNT(*), ifnull(MIN(died_at), 0) FROM outbox_dead
+UNION ALL SELECT COUNT(*), ifnull(MIN(enqueued_at), 0) FROM inbox_waiting
+UNION ALL SELECT COUNT(*), ifnull(MIN(died_at), 0) FROM inbox_dead WHERE state = 'OPEN'
+UNION ALL SELECT SUM(n), ifnull(MIN(since), 0) FROM (
+          SELECT COUNT(*) AS n, MIN(created_at) AS since FROM outside_call WHERE state = 0
+          UNION ALL SELECT COUNT(*), MIN(created_at) FROM outside_call WHERE state = 1)
+UNION ALL SELECT COUNT(*), ifnull(MIN(updated_at), 0) FROM outside_call WHERE state >= 2 AND state = 3
+
+-- Retention ----------------------------------------------------------------------------------------------------------
+
+-- name: EventsAbove
+SELECT id, created_at FROM outbox_event WHERE id > ? ORDER BY id LIMIT ?
+
+-- name: LastSeq
+SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_pending'), 0)
+
+-- name: SentAmong
+-- Of a list of events those with no row that says they are unfinished. Runs on a reading connection.
+SELECT j.value FROM json_each(?1) AS j
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = j.value)
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = j.value)
+   AND j.value NOT IN (SELECT event_id FROM outbox_pending)
+   AND j.value NOT IN (SELECT event_id FROM outbox_waiting)
+
+-- name: PurgeEvents
+-- What SentAmong found may have been made pending since, by a replay: such rows have a seq above the one read with it.
+DELETE FROM outbox_event
+ WHERE id IN (SELECT value FROM json_each(?1))
+   AND id NOT IN (SELECT event_id FROM outbox_pending WHERE seq > ?2)
+   AND id NOT IN (SELECT event_id FROM outbox_waiting)
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = outbox_event.id)
+
+-- name: PurgeDiscarded
+DELETE FROM outbox_discarded WHERE event_id IN (SELECT value FROM json_each(?1))
+   AND NOT EXISTS (SELECT 1 FROM outbox_event AS e WHERE e.id = outbox_discarded.event_id)
+
+-- name: PurgeMarks
+-- The oldest have the lowest ids.
+DELETE FROM inbox_mark WHERE id IN (SELECT id FROM inbox_mark ORDER BY id LIMIT ?2) AND marked_at < ?1
+
+-- name: PurgeRequests
+DELETE FROM idempotency_record WHERE id IN (SELECT id FROM idempotency_record ORDER BY id LIMIT ?2) AND created_at < ?1
+
+-- name: PurgeCalls
+DELETE FROM outside_call
+ WHERE id IN (SELECT id FROM outside_call WHERE state >= 2 AND state = ?3 AND updated_at < ?1 ORDER BY updated_at LIMIT ?2)

@@ -118,13 +118,15 @@ CREATE TABLE outbox_relay (
     expires_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- id grows with time, so that old marks are found without an index on their time.
 CREATE TABLE inbox_mark (
+    id             INTEGER PRIMARY KEY,
+    marked_at      INTEGER NOT NULL,
     consumer       TEXT    NOT NULL,
     key_digest     BLOB    NOT NULL,
     payload_digest BLOB    NOT NULL,
-    marked_at      INTEGER NOT NULL,
-    PRIMARY KEY (consumer, key_digest)
-) WITHOUT ROWID;
+    UNIQUE (consumer, key_digest)
+);
 
 CREATE TABLE inbox_version (
     consumer         TEXT    NOT NULL,
@@ -200,6 +202,7 @@ CREATE TABLE inbox_dead (
     payload           BLOB    NOT NULL
 );
 CREATE INDEX inbox_dead_open ON inbox_dead (consumer, aggregate_digest, position) WHERE state = 'OPEN';
+CREATE INDEX inbox_dead_list ON inbox_dead (seq) WHERE state = 'OPEN';
 
 -- state: 0 waiting, 1 started (under a lease), 2 done, 3 failed.
 CREATE TABLE outside_call (
@@ -222,6 +225,7 @@ CREATE TABLE outside_call (
 );
 CREATE INDEX outside_call_waiting ON outside_call (next_at) WHERE state = 0;
 CREATE INDEX outside_call_started ON outside_call (lease_until) WHERE state = 1;
+CREATE INDEX outside_call_finished ON outside_call (state, updated_at) WHERE state >= 2;
 CREATE INDEX outside_call_group ON outside_call (call_group, id) WHERE state < 2 AND call_group <> '';
 
 CREATE TABLE machine_transition (
