@@ -94,7 +94,7 @@ func idsNotReused[TX any](r *rig[TX]) {
 }
 
 func purgeMarks[TX any](r *rig[TX]) {
-	for n := range 5 {
+	for n := 4; n >= 0; n-- { // the oldest first, as in life: a store may rely on it
 		r.update(func(ctx context.Context, tx TX) error {
 			at := r.base.Add(-time.Duration(n) * time.Hour)
 			_, err := r.Inbox.Mark(ctx, tx, consumer, event(order(fmt.Sprint(n)), 1), true, at)
