@@ -165,3 +165,234 @@ func TestAFailingFirstFunctionLeavesTheOthersAlone(t *testing.T) {
 		t.Errorf("%d notes, want 1", n)
 	}
 }
+
+func TestAPanicOrGoexitUndoesItselfAndTheWriterGoesOn(t *testing.T) {
+	s := withNotes(t, sqlite.Options{GroupTime: 1 << 40})
+	var recovered any
+	errs := together(t, s,
+		func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "a") },
+		func(ctx context.Context, tx convergo.Tx) error {
+			must(t, note(ctx, tx, "b"))
+			runtime.Goexit()
+			return nil
+		},
+		func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "c") },
+	)
+	if errs[0] != nil || errs[1] == nil || errs[2] != nil {
+		t.Errorf("got %v", errs)
+	}
+	func() {
+		defer func() { recovered = recover() }()
+		_ = s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+			must(t, note(ctx, tx, "d"))
+			panic("a mistake")
+		})
+	}()
+	if recovered != "a mistake" {
+		t.Errorf("recovered %v", recovered)
+	}
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "e") }))
+	if n := notes(t, s); n != 3 {
+		t.Errorf("%d notes, want 3", n)
+	}
+}
+
+func TestHooksRunAfterTheSharedCommitAndNotForWhatWasUndone(t *testing.T) {
+	s := withNotes(t, sqlite.Options{GroupTime: 1 << 40})
+	var mu sync.Mutex
+	ran := map[string]int{}
+	hook := func(tx convergo.Tx, name string) {
+		tx.(convergo.AfterCommit).AfterCommit(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			ran[name] = notes(t, s) // sees what was committed
+		})
+	}
+	refused := errors.New("refused")
+	together(t, s, func(ctx context.Context, tx convergo.Tx) error {
+		hook(tx, "kept")
+		return note(ctx, tx, "a")
+	}, func(ctx context.Context, tx convergo.Tx) error {
+		hook(tx, "failed")
+		return refused
+	}, func(ctx context.Context, tx convergo.Tx) error {
+		_ = s.Nested(ctx, tx, func(_ context.Context, tx convergo.Tx) error { hook(tx, "nested failed"); return refused })
+		must(t, s.Nested(ctx, tx, func(_ context.Context, tx convergo.Tx) error { hook(tx, "nested kept"); return nil }))
+		return note(ctx, tx, "b")
+	})
+	if got, want := fmt.Sprint(ran), "map[kept:2 nested kept:2]"; got != want {
+		t.Errorf("ran %s, want %s", got, want)
+	}
+}
+
+func TestACallerWhoseContextEndsInTheQueueLeaves(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan error, 1)
+	must(t, s.Update(t.Context(), func(outer context.Context, tx convergo.Tx) error {
+		go func() {
+			waiting <- s.Update(ctx, func(context.Context, convergo.Tx) error {
+				t.Error("the function of a caller that left has run")
+				return nil
+			})
+		}()
+		for s.Queued() == 0 {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-waiting; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		return note(outer, tx, "a")
+	}))
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "b") }))
+	if n := notes(t, s); n != 2 {
+		t.Errorf("%d notes, want 2", n)
+	}
+}
+
+func TestATransactionIsUselessAfterItsFunction(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	var kept, nested, view convergo.Tx
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+		kept = tx
+		return s.Nested(ctx, tx, func(_ context.Context, tx convergo.Tx) error { nested = tx; return nil })
+	}))
+	must(t, s.View(t.Context(), func(_ context.Context, tx convergo.Tx) error { view = tx; return nil }))
+	for name, tx := range map[string]convergo.Tx{"update": kept, "nested": nested, "view": view} {
+		_, exec := tx.ExecContext(t.Context(), "DELETE FROM note")
+		_, query := tx.QueryContext(t.Context(), "SELECT 1")
+		var n int
+		row := tx.QueryRowContext(t.Context(), "SELECT 1").Scan(&n)
+		for i, err := range []error{exec, query, row} {
+			if !errors.Is(err, sqlite.ErrTxDone) {
+				t.Errorf("%s, statement %d: %v", name, i, err)
+			}
+		}
+	}
+}
+
+func TestAnUpdateInsideAnUpdateIsAnErrorNotADeadlock(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	must(t, s.Update(t.Context(), func(ctx context.Context, _ convergo.Tx) error {
+		if err := s.Update(ctx, func(context.Context, convergo.Tx) error { return nil }); err == nil {
+			t.Error("it was allowed")
+		}
+		return nil
+	}))
+}
+
+func TestAViewSeesOneSnapshotAndWritesNothing(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	must(t, s.View(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+		count := func() (n int) {
+			must(t, tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM note").Scan(&n))
+			return n
+		}
+		before := count()
+		must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "a") }))
+		if after := count(); after != before {
+			t.Errorf("%d notes, then %d", before, after)
+		}
+		if err := note(ctx, tx, "b"); err == nil {
+			t.Error("a view has written")
+		}
+		return nil
+	}))
+	if n := notes(t, s); n != 1 {
+		t.Errorf("%d notes, want 1", n)
+	}
+}
+
+// A statement that ends the transaction below Update (here somebody's own SQL; a full disk does the same) must not let
+// half of it be kept, nor let anybody believe in it (B21).
+func TestATransactionEndedBelowTheStoreIsLostForAllAndSaidSo(t *testing.T) {
+	for _, ending := range []string{"COMMIT", "ROLLBACK"} {
+		s := withNotes(t, sqlite.Options{GroupTime: 1 << 40})
+		errs := together(t, s,
+			func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "a") },
+			func(ctx context.Context, tx convergo.Tx) error {
+				must(t, note(ctx, tx, "b"))
+				_, _ = tx.ExecContext(ctx, ending) // and its error is swallowed
+				_ = note(ctx, tx, "c")             // would be a transaction of its own
+				return nil
+			},
+			func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "d") },
+		)
+		if errs[0] == nil || errs[1] == nil {
+			t.Errorf("%s: got %v", ending, errs)
+		}
+		want := 0
+		if errs[2] == nil {
+			want = 1
+		}
+		if n := notes(t, s); n != want {
+			t.Errorf("%s: %d notes, want %d", ending, n, want)
+		}
+		must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error { return note(ctx, tx, "e") }))
+		if n := notes(t, s); n != want+1 {
+			t.Errorf("%s: %d notes after the next update, want %d", ending, n, want+1)
+		}
+	}
+}
+
+func TestRowsThatAreBeingReadAreNotDisturbedByTheSameStatement(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+		for i := range 5 {
+			must(t, note(ctx, tx, fmt.Sprint(i)))
+		}
+		const query = "SELECT id FROM note ORDER BY id"
+		outer, err := tx.QueryContext(ctx, query)
+		must(t, err)
+		defer func() { must(t, outer.Close()) }()
+		pairs := 0
+		for outer.Next() {
+			inner, err := tx.QueryContext(ctx, query)
+			must(t, err)
+			for inner.Next() {
+				pairs++
+			}
+			must(t, errors.Join(inner.Err(), inner.Close()))
+		}
+		if pairs != 25 {
+			t.Errorf("%d pairs, want 25", pairs)
+		}
+		return outer.Err()
+	}))
+}
+
+func TestAClosedStoreSaysSo(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	must(t, s.Close())
+	must(t, s.Close())
+	for _, err := range []error{
+		s.Update(t.Context(), func(context.Context, convergo.Tx) error { return nil }),
+		s.View(t.Context(), func(context.Context, convergo.Tx) error { return nil }),
+	} {
+		if !errors.Is(err, sqlite.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestCloseWaitsForThoseWhoHaveBegun(t *testing.T) {
+	s := withNotes(t, sqlite.Options{})
+	begun, release, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		must(t, s.Update(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
+			close(begun)
+			<-release
+			return note(ctx, tx, "a")
+		}))
+	})
+	<-begun
+	go func() {
+		defer close(closed)
+		_ = s.Close()
+	}()
+	close(release)
+	wg.Wait()
+	<-closed
+}

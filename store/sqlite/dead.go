@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -150,7 +151,9 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 // letter is what closing a dead letter needs to know.
 type letter struct {
 	consumer  string
-	key       []byte
+	key       string
+	keyDigest []byte
+	payload   []byte
 	digest    []byte
 	aggregate convergo.Aggregate
 	earlier   sql.NullString
@@ -162,14 +165,20 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time)
 		if l.earlier.Valid {
 			return fmt.Errorf("dead letter %s: %w", l.earlier.String, ops.ErrEarlierDead)
 		}
+		if l.key != "" { // a redelivery of the same message may have queued behind it
+			if _, err := s.exec(ctx, tx, "DeleteMessage", l.consumer, l.keyDigest); err != nil {
+				return err
+			}
+		}
 		queued, err := s.exec(ctx, tx, "RequeueLetter", id, convergo.Micros(now))
 		if err != nil {
 			return err
 		}
 		if queued == 0 {
-			return errors.New("a message with the same key is in the consumer's queue already: discard the dead letter, or wait for that one")
+			return errors.New("another message without a key waits in the consumer's queue: wait until that one is through")
 		}
-		_, err = s.exec(ctx, tx, "DeleteMark", l.consumer, l.key)
+		payload := sha256.Sum256(l.payload)
+		_, err = s.exec(ctx, tx, "DeleteMark", l.consumer, l.keyDigest, payload[:])
 		return err
 	})
 }
@@ -185,7 +194,7 @@ func (s *Store) closeLetter(
 	err := s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		var l letter
 		err := tx.QueryRowContext(ctx, s.sql.Get("FindLetter"), id).
-			Scan(&l.consumer, &l.key, &l.digest, &l.aggregate.Type, &l.aggregate.ID, &l.earlier)
+			Scan(&l.consumer, &l.key, &l.keyDigest, &l.digest, &l.aggregate.Type, &l.aggregate.ID, &l.payload, &l.earlier)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ops.ErrNotFound
 		}

@@ -50,7 +50,7 @@ func (s *Store) mark(
 	if err != nil || raised > 0 {
 		return inbox.Fresh, err
 	}
-	_, err = s.exec(ctx, tx, "DeleteMark", consumer, key[:])
+	_, err = s.exec(ctx, tx, "DeleteMark", consumer, key[:], payload[:])
 	return inbox.Stale, err
 }
 

@@ -157,7 +157,8 @@ INSERT INTO inbox_mark (consumer, key_digest, payload_digest, marked_at) VALUES 
 SELECT payload_digest FROM inbox_mark WHERE consumer = ? AND key_digest = ?
 
 -- name: DeleteMark
-DELETE FROM inbox_mark WHERE consumer = ? AND key_digest = ?
+-- Only the mark of this payload: one that another payload has under the same key stays.
+DELETE FROM inbox_mark WHERE consumer = ? AND key_digest = ? AND payload_digest = ?
 
 -- name: RaiseVersion
 -- Affects no row when the version is not above the last one.
@@ -338,7 +339,7 @@ SELECT d.id, d.consumer, d.attempts, d.error, d.place, d.died_at, d.hold, d.stat
  ORDER BY d.seq LIMIT ?3
 
 -- name: FindLetter
-SELECT d.consumer, d.key_digest, d.aggregate_digest, d.aggregate_type, d.aggregate_id,
+SELECT d.consumer, d.event_key, d.key_digest, d.aggregate_digest, d.aggregate_type, d.aggregate_id, d.payload,
        (SELECT MIN(o.id) FROM inbox_dead AS o
          WHERE o.state = 'OPEN' AND o.consumer = d.consumer AND o.aggregate_digest = d.aggregate_digest AND o.aggregate_id <> ''
            AND (o.position < d.position OR o.position = d.position AND o.seq < d.seq))
@@ -404,11 +405,13 @@ DELETE FROM outbox_discarded WHERE event_id IN (SELECT value FROM json_each(?1))
    AND NOT EXISTS (SELECT 1 FROM outbox_event AS e WHERE e.id = outbox_discarded.event_id)
 
 -- name: PurgeMarks
--- The oldest have the lowest ids.
-DELETE FROM inbox_mark WHERE id IN (SELECT id FROM inbox_mark ORDER BY id LIMIT ?2) AND marked_at < ?1
+-- The oldest have the lowest ids, nearly: a window of ids is looked at, larger than what clocks shuffle.
+DELETE FROM inbox_mark
+ WHERE id IN (SELECT id FROM (SELECT id, marked_at FROM inbox_mark ORDER BY id LIMIT max(?2, 1000)) WHERE marked_at < ?1 LIMIT ?2)
 
 -- name: PurgeRequests
-DELETE FROM idempotency_record WHERE id IN (SELECT id FROM idempotency_record ORDER BY id LIMIT ?2) AND created_at < ?1
+DELETE FROM idempotency_record
+ WHERE id IN (SELECT id FROM (SELECT id, created_at FROM idempotency_record ORDER BY id LIMIT max(?2, 1000)) WHERE created_at < ?1 LIMIT ?2)
 
 -- name: PurgeCalls
 DELETE FROM outside_call

@@ -152,6 +152,9 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 	return err
 }
 
+// smallestDatabase is one page of the smallest size, in bytes (https://sqlite.org/fileformat.html).
+const smallestDatabase = 512
+
 func checkPath(path string, mustExist bool) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -161,6 +164,8 @@ func checkPath(path string, mustExist bool) (string, error) {
 	switch {
 	case err == nil && info.IsDir():
 		return "", errors.New("is a directory: give the path of a file")
+	case err == nil && info.Size() > 0 && info.Size() < smallestDatabase:
+		return "", ErrDamaged // SQLite would take it for an empty database and write over it
 	case err == nil:
 		return abs, nil
 	case !errors.Is(err, fs.ErrNotExist):
