@@ -242,7 +242,13 @@ func until(t testing.TB, limit time.Duration, what string, condition func() bool
 	return time.Since(began)
 }
 
-func (b *broker) has(n int) func() bool { return func() bool { return len(b.keys()) >= n } }
+func (b *broker) has(n int) func() bool {
+	return func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.sent) >= n
+	}
+}
 
 func wantOnce(t testing.TB, b *broker, n int) {
 	t.Helper()

@@ -187,10 +187,8 @@ func (s *session) busy() bool {
 	return s.claiming || slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch != nil })
 }
 
+// release gives the leases back. Without any it still ends the membership, so that the others get their share at once.
 func (s *session) release() {
-	if len(s.held) == 0 {
-		s.held = nil // still ends the membership, so that the others get their share at once
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.cfg.SettleTimeout)
 	defer cancel()
 	if err := s.store.Release(ctx, s.owner, s.held); err != nil {
