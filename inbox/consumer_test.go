@@ -43,9 +43,10 @@ func TestCaseB19AnEmptyKeyIsRefusedByNameAndNotFoldedIntoAnotherMessage(t *testi
 		s := newStore()
 		one, two := event("O-1", 1), event("O-1", 2)
 		one.Key, two.Key = "", ""
-		var dead []inbox.Failure
-		c, _ := running(t, s, newSource(one, two, event("O-1", 3)), inbox.Config{Alert: func(_ string, f inbox.Failure) { dead = append(dead, f) }}, moved(s.effect))
+		var letters letters
+		c, _ := running(t, s, newSource(one, two, event("O-1", 3)), inbox.Config{Alert: letters.alert}, moved(s.effect))
 		settle()
+		dead := letters.all()
 		if len(dead) != 2 || dead[0].Event.Key == dead[1].Event.Key {
 			t.Fatalf("two bodies with an empty key must be two dead letters, got %v", dead)
 		}
@@ -207,9 +208,10 @@ func TestAKeyUsedAgainForAnotherPayloadIsADeadLetterThatSaysSo(t *testing.T) {
 		s := newStore()
 		other := event("O-1", 1)
 		other.Payload = []byte("something else")
-		var dead []inbox.Failure
-		c, _ := running(t, s, newSource(event("O-1", 1), other, event("O-1", 2)), inbox.Config{Alert: func(_ string, f inbox.Failure) { dead = append(dead, f) }}, moved(s.effect))
+		var letters letters
+		c, _ := running(t, s, newSource(event("O-1", 1), other, event("O-1", 2)), inbox.Config{Alert: letters.alert}, moved(s.effect))
 		settle()
+		dead := letters.all()
 		if len(dead) != 1 || !strings.Contains(dead[0].Error, "another payload") {
 			t.Fatalf("dead letters: %v", dead)
 		}
@@ -255,11 +257,9 @@ func TestAPermanentErrorAndTheLastAttemptLeadToTheDeadLetters(t *testing.T) {
 	for _, policy := range []inbox.Policy{inbox.HoldAggregate, inbox.SkipEvent} {
 		bubble(t, func(t *testing.T) {
 			s := newStore()
-			var dead []string
+			var letters letters
 			c, _ := running(t, s, newSource(event("now", 1), event("now", 2), event("later", 1), event("later", 2)),
-				inbox.Config{MaxAttempts: 3, OnDead: policy, Alert: func(consumer string, f inbox.Failure) {
-					dead = append(dead, fmt.Sprintf("%s %s %d %s", consumer, f.Event.Key, f.Attempts, f.Error))
-				}},
+				inbox.Config{MaxAttempts: 3, OnDead: policy, Alert: letters.alert},
 				moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
 					switch {
 					case e.Version > 1:
@@ -270,9 +270,15 @@ func TestAPermanentErrorAndTheLastAttemptLeadToTheDeadLetters(t *testing.T) {
 					return errWeather
 				}))
 			settle()
-			same(t, "at once", dead, "[points Moved:now:v1 1 bad weather]")
+			told := func() (told []string) {
+				for _, f := range letters.all() {
+					told = append(told, fmt.Sprintf("%s %d %s", f.Event.Key, f.Attempts, f.Error))
+				}
+				return told
+			}
+			same(t, "at once", told(), "[Moved:now:v1 1 bad weather]")
 			pass(time.Minute)
-			same(t, "after three attempts", dead[1:], "[points Moved:later:v1 3 bad weather]")
+			same(t, "after three attempts", told(), "[Moved:now:v1 1 bad weather Moved:later:v1 3 bad weather]")
 			want := map[inbox.Policy]string{inbox.HoldAggregate: "[] []", inbox.SkipEvent: "[2] [2]"}[policy]
 			same(t, "those behind", fmt.Sprint(s.log("now"), s.log("later")), want)
 			same(t, "dead", c.Stats().Dead, 2)
@@ -283,8 +289,8 @@ func TestAPermanentErrorAndTheLastAttemptLeadToTheDeadLetters(t *testing.T) {
 func TestAPanickingHandlerIsAnErrorWithThePlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newStore()
-		var dead []inbox.Failure
-		running(t, s, newSource(event("O-1", 1), event("O-2", 1)), inbox.Config{MaxAttempts: 1, Alert: func(_ string, f inbox.Failure) { dead = append(dead, f) }},
+		var letters letters
+		running(t, s, newSource(event("O-1", 1), event("O-2", 1)), inbox.Config{MaxAttempts: 1, Alert: letters.alert},
 			moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
 				if e.Aggregate.ID == "O-1" {
 					var none map[string]int
@@ -293,6 +299,7 @@ func TestAPanickingHandlerIsAnErrorWithThePlace(t *testing.T) {
 				return s.effect(ctx, tx, e)
 			}))
 		settle()
+		dead := letters.all()
 		if len(dead) != 1 || !strings.HasPrefix(dead[0].Place, "handler consumer_test.go:") || !strings.Contains(dead[0].Error, "nil map") {
 			t.Fatalf("dead letters: %+v", dead)
 		}
@@ -305,14 +312,15 @@ func TestAMalformedMessageIsADeadLetterAtOnceAndOnce(t *testing.T) {
 		s := newStore()
 		src := newSource()
 		bad := convergo.Event{Key: "Moved:O-1:v1", Type: "Mo\x00ved " + strings.Repeat("x", 200), Payload: []byte{0xff, 0}, Headers: map[string]string{"a b": "\x01"}}
-		var dead []inbox.Failure
-		c, _ := running(t, s, src, inbox.Config{Alert: func(_ string, f inbox.Failure) { dead = append(dead, f) }}, moved(s.effect))
+		var letters letters
+		c, _ := running(t, s, src, inbox.Config{Alert: letters.alert}, moved(s.effect))
 		for range 2 {
 			src.deliver(inbox.Delivery{Event: bad, Malformed: errors.New("header Convergo-Topic is missing")})
 			settle()
 		}
 		src.send(event("O-1", 1)) // the true event of the key that the garbled copy claimed
 		settle()
+		dead := letters.all()
 		if len(dead) != 1 || !strings.Contains(dead[0].Error, "Convergo-Topic is missing") {
 			t.Fatalf("dead letters: %+v", dead)
 		}

@@ -13,6 +13,7 @@ import (
 // An order is paid, the broker delivers the event twice, and its customer gets his points once.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	store, b := memory.New(), broker.New(broker.Config{})
 	source, err := b.Subscribe(ctx, "points", []convergo.Subject{{Topic: "order", Type: "OrderPaid"}})
 	if err != nil {

@@ -238,6 +238,24 @@ func (s *store) number(t *testing.T, key string) (n int) {
 	return n
 }
 
+// letters collects dead letters from a consumer's alerts.
+type letters struct {
+	mu   sync.Mutex
+	list []inbox.Failure
+}
+
+func (l *letters) alert(_ string, f inbox.Failure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, f)
+}
+
+func (l *letters) all() []inbox.Failure {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.list)
+}
+
 // running starts a consumer inside a synctest bubble and returns how to stop it.
 func running(t *testing.T, s *store, src inbox.Source, cfg inbox.Config, handlers map[string]inbox.Handler[*memory.Tx]) (*inbox.Consumer[*memory.Tx], func() error) {
 	t.Helper()

@@ -289,6 +289,27 @@ func TestALostRaceIsDecidedByTheNewState(t *testing.T) {
 	}
 }
 
+// The rival goes in a circle: the state is what it was, and yet it is not the row that was read.
+func TestACircleBetweenReadAndUpdateIsNoticed(t *testing.T) {
+	d := open(t)
+	for cause, want := range map[string]machine.Result{
+		"1": result(machine.Already, "SHUT", "1", 3, ""), "2": result(machine.Applied, "OPEN", "2", 4, ""),
+	} {
+		d.begin(door, cause, "SHUT")
+		d.update(func(ctx context.Context, tx convergo.Tx) error {
+			got, err := door.Apply(ctx, &racing{Tx: tx, act: func() error {
+				_, opened := door.Apply(ctx, tx, machine.Request{ID: cause, Move: "open", Cause: "1", At: at})
+				_, shut := door.Apply(ctx, tx, machine.Request{ID: cause, Move: "shut", Cause: "1", At: at})
+				return errors.Join(opened, shut)
+			}}, machine.Request{ID: cause, Move: "open", Cause: cause, At: at})
+			if got != want {
+				t.Errorf("cause %s: %v %+v", cause, got.Answer, got)
+			}
+			return err
+		})
+	}
+}
+
 // racing lets somebody act before the first UPDATE.
 type racing struct {
 	convergo.Tx

@@ -523,6 +523,17 @@ func TestCallsOfAGroupAreMadeOneAfterAnother(t *testing.T) {
 	})
 }
 
+func TestTheNextOfAGroupFollowsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		calls, _ := s.open(outside.Config{}, s.handler())
+		s.schedule(calls,
+			outside.Call{Kind: "refund", Key: "A-1", Group: "A"}, outside.Call{Kind: "refund", Key: "A-2", Group: "A"},
+			outside.Call{Kind: "refund", Key: "A-3", Group: "A"})
+		synctest.Wait() // no time has passed: nobody waited for a poll
+		s.want("heard", s.channel.heard(), "do A-1, do A-2, do A-3")
+	})
+}
+
 func TestACallIsNotMadeBeforeItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T, s *shop) {
 		calls, _ := s.open(outside.Config{}, s.handler())
