@@ -22,6 +22,10 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 			c.pause(ctx, failures, "the source cannot be read", err)
 			continue
 		}
+		if len(deliveries) == 0 { // a source that breaks its contract must not make us spin
+			c.sleep(ctx, 50*time.Millisecond, nil)
+			continue
+		}
 		c.stats.fetched.Add(int64(len(deliveries)))
 		c.cfg.Probe.At("inbox.fetched")
 		rest, err := c.apply(ctx, deliveries)
@@ -52,7 +56,8 @@ func (c *Consumer[TX]) apply(ctx context.Context, deliveries []Delivery) (rest [
 }
 
 // oneByOne gives each delivery a transaction of its own. A delivery whose failure cannot even be recorded is stuck: it
-// goes back to the source, and so do later ones of its aggregate. Two such in a row are taken for an outage.
+// goes back to the source, and so do later ones of its aggregate. Two such in a row are taken for an outage. A broker that
+// knows positions only, and no single messages, must not let an Ack pass over one that was returned: its adapter's affair.
 func (c *Consumer[TX]) oneByOne(ctx context.Context, deliveries []Delivery) (stuck []Delivery, err error) {
 	waits := map[convergo.Aggregate]bool{}
 	inARow := 0

@@ -134,7 +134,7 @@ func TestCaseB25NothingIsAcknowledgedWhileTheStoreIsDown(t *testing.T) {
 		c, _ := running(t, s, src, inbox.Config{}, moved(s.effect))
 		pass(2 * time.Second)
 		same(t, "acknowledged", len(src.ackedKeys()), 0)
-		same(t, "held by the consumer", len(src.out), 0)
+		same(t, "held by the consumer", src.held(), 0)
 		if n := s.storeCalls(); n > 60 {
 			t.Errorf("%d store calls in 2 s of outage: no pause", n)
 		}
@@ -284,6 +284,29 @@ func TestAPermanentErrorAndTheLastAttemptLeadToTheDeadLetters(t *testing.T) {
 			same(t, "dead", c.Stats().Dead, 2)
 		})
 	}
+}
+
+// Another instance has read the same queue, buried its head and left the rest for a person.
+func TestAQueueThatChangedSinceItWasReadIsReadAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, src := newStore(), newSource(event("O-1", 1), event("O-1", 2))
+		c, _ := running(t, s, src, inbox.Config{}, moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
+			if e.Version == 1 {
+				return convergo.Permanent(errWeather)
+			}
+			return s.effect(ctx, tx, e)
+		}))
+		settle()
+		s.set(func(s *store) {
+			s.oldDue = []inbox.Queue{{
+				Aggregate: event("O-1", 1).Aggregate, Messages: []inbox.Queued{{Event: event("O-1", 1)}, {Event: event("O-1", 2)}},
+			}}
+		})
+		c.Wake()
+		pass(time.Minute)
+		same(t, "held for a person", s.log("O-1"), "[]")
+		same(t, "dead", c.Stats().Dead, 1)
+	})
 }
 
 func TestAPanickingHandlerIsAnErrorWithThePlace(t *testing.T) {

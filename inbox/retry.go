@@ -90,11 +90,14 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
 		t = tally{}
 		now := c.cfg.Now()
 		for _, m := range messages {
+			duplicates := t.duplicates
 			blocks, err := c.retry(ctx, tx, m, &t, now)
 			if err != nil {
 				return err
 			}
-			if blocks {
+			// A duplicate may mean that another instance has worked on this queue since Due was read, and may have left it
+			// held for a person. What comes next is read again rather than taken from an old list.
+			if blocks || t.duplicates > duplicates {
 				break
 			}
 		}

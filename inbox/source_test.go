@@ -122,6 +122,13 @@ func (s *source) ackedKeys() []convergo.Key {
 	return slices.Clone(s.acked)
 }
 
+// held counts what a consumer has neither acknowledged nor returned.
+func (s *source) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.out)
+}
+
 func (s *source) unacked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,6 +152,7 @@ type store struct {
 	buryFail error                                          // every Bury fails with it
 	parkFail error                                          // every Fail fails with it
 	applied  map[string][]string                            // effects seen after a commit
+	oldDue   []inbox.Queue                                  // what the next Due answers
 	calls    int                                            // of Update and Due
 }
 
@@ -178,10 +186,14 @@ func (s *store) Update(ctx context.Context, fn func(context.Context, *memory.Tx)
 func (s *store) Due(ctx context.Context, consumer string, limit, perQueue int, now time.Time) ([]inbox.Queue, time.Time, error) {
 	s.mu.Lock()
 	s.calls++
-	down := s.down
+	down, old := s.down, s.oldDue
+	s.oldDue = nil
 	s.mu.Unlock()
 	if down != nil {
 		return nil, time.Time{}, down
+	}
+	if old != nil {
+		return old, time.Time{}, nil
 	}
 	return s.Store.Due(ctx, consumer, limit, perQueue, now)
 }

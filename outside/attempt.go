@@ -15,7 +15,9 @@ import (
 // Where can the process die? Before Do: the lease expires, the next owner finds the call ambiguous, asks, is told "no
 // trace" and makes it. After Do and before the record: the next owner asks and is told the result. During the record:
 // it is one transaction. In no place is the call made with another key, and in none is it forgotten.
-func (c *Calls[TX]) attempt(ctx context.Context, call Claimed) {
+//
+// more tells that another call may have become due by it: the next of its group, or its own retry.
+func (c *Calls[TX]) attempt(ctx context.Context, call Claimed) (more bool) {
 	c.cfg.Probe.At("outside.reserved")
 	h := c.handlers[call.Kind]
 	if call.Ambiguous {
@@ -23,8 +25,9 @@ func (c *Calls[TX]) attempt(ctx context.Context, call Claimed) {
 	}
 	result, outcome, cause := c.call(ctx, h, call)
 	c.cfg.Probe.At("outside.called")
-	c.record(ctx, h, call, result, outcome, cause)
+	recorded := c.record(ctx, h, call, result, outcome, cause)
 	c.cfg.Probe.At("outside.finished")
+	return call.Group != "" || outcome.State == Waiting || !recorded
 }
 
 // call asks and does. cause is set for Waiting and Failed outcomes.
@@ -73,8 +76,8 @@ func (c *Calls[TX]) later(call Claimed, ambiguous bool) Outcome {
 var errLeaseLost = errors.New("the lease has gone to another owner")
 
 // record writes the outcome together with what it means. When that fails for another reason than a lost lease, the call
-// is put back as ambiguous; when that fails too the lease expires and the next owner asks.
-func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, result []byte, o Outcome, cause error) {
+// is put back as ambiguous; when that fails too the lease expires and the next owner asks. It tells whether o was recorded.
+func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, result []byte, o Outcome, cause error) (recorded bool) {
 	if cause != nil {
 		o.Error = cause.Error()
 	}
@@ -87,6 +90,7 @@ func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, res
 		}
 		return nil
 	})
+	recorded = err == nil
 	if err != nil && !errors.Is(err, errLeaseLost) {
 		c.cfg.Log.Error("outcome of an outgoing call could not be recorded, it will be asked for again",
 			"calls", c.cfg.Name, "kind", call.Kind, "key", call.Key, "attempts", call.Attempts+1, "error", err)
@@ -112,6 +116,7 @@ func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, res
 		c.cfg.Log.Warn("outgoing call will be tried again", "calls", c.cfg.Name, "kind", call.Kind, "key", call.Key,
 			"attempts", call.Attempts+1, "next", o.Next, "ambiguous", o.Ambiguous, "error", o.Error)
 	}
+	return recorded
 }
 
 // settle has its own time: the call's own may be used up, and what it brought must still be written. If the lease has

@@ -405,7 +405,7 @@ func TestReport27ASlowOwnerLosesItsCallAndItsLateResultIsDropped(t *testing.T) {
 			<-release // it does not heed its deadline
 			return result, err
 		}
-		first, _ := s.open(outside.Config{Name: "first", Lease: 8 * time.Second}, h)
+		first, _ := s.open(outside.Config{Name: "first", Workers: 1, Lease: 8 * time.Second}, h)
 		s.schedule(first, refund)
 		synctest.Wait()
 		s.want("its time ends before its lease", deadline, 6*time.Second)

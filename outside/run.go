@@ -94,13 +94,16 @@ func (c *Calls[TX]) claim(ctx context.Context, free int) (taken int, wait time.D
 	group.left.Store(int64(len(calls)))
 	for _, call := range calls {
 		c.running.Go(func() {
-			defer func() {
+			more := false
+			defer func() { // also when a probe or a handler ends the goroutine
 				group.done()
 				c.stats.running.Add(-1)
 				<-c.slots
-				c.Wake() // the next of its group, or a retry, may be due
+				if more {
+					c.Wake()
+				}
 			}()
-			c.attempt(group.ctx, call)
+			more = c.attempt(group.ctx, call)
 		})
 	}
 	wait = c.cfg.Poll
