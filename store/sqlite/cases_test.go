@@ -367,3 +367,23 @@ func TestTwoProgramsThatStartTogetherBothFindTheTables(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestAnEventIsWrittenInAPlainDatabaseSQLTransactionToo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "order.db")
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Relaxed: true})
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	db := foreign(t, path)
+	d := &desk{base: time.UnixMicro(1)}
+	for n, end := range []func(*sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		must(t, err)
+		fresh, err := s.Insert(t.Context(), tx, []convergo.Event{d.event("1", n), d.event("1", n)})
+		must(t, err)
+		same(t, "fresh", fmt.Sprint(fresh), "[true false]")
+		must(t, end(tx))
+	}
+	b, err := s.Backlog(t.Context(), time.Now())
+	must(t, err)
+	same(t, "pending", b.Pending.Count, 1)
+}

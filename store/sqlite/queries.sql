@@ -11,17 +11,27 @@ INSERT INTO outbox_event (created_at, deliver_at, lane, aggregate_version, max_a
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: NextDue
--- Two probes of an index per lane: what is the next delayed event after ?2, what the next retry.
-SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = l.value AND d.deliver_at > ?2
-                    ORDER BY d.deliver_at LIMIT 1)) FROM json_each(?1) AS l),
-       (SELECT MIN((SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = l.value AND b.held = 0 AND b.next_attempt_at > ?2
-                    ORDER BY b.next_attempt_at LIMIT 1)) FROM json_each(?1) AS l)
+-- Leased lanes are the bits of ?1. The lanes that have rows are found by stepping through the index from one to the next,
+-- so that an idle relay touches next to nothing; then one probe a lane: the next delayed event after ?2, the next retry.
+WITH RECURSIVE
+    delayed (lane) AS (SELECT MIN(lane) FROM outbox_delayed
+                       UNION ALL SELECT (SELECT MIN(d.lane) FROM outbox_delayed AS d WHERE d.lane > delayed.lane) FROM delayed WHERE delayed.lane IS NOT NULL),
+    blocked (lane) AS (SELECT MIN(lane) FROM outbox_blocked
+                       UNION ALL SELECT (SELECT MIN(b.lane) FROM outbox_blocked AS b WHERE b.lane > blocked.lane) FROM blocked WHERE blocked.lane IS NOT NULL)
+SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = delayed.lane AND d.deliver_at > ?2
+                    ORDER BY d.deliver_at LIMIT 1)) FROM delayed WHERE (?1 >> delayed.lane) & 1),
+       (SELECT MIN((SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = blocked.lane AND b.held = 0 AND b.next_attempt_at > ?2
+                    ORDER BY b.next_attempt_at LIMIT 1)) FROM blocked WHERE (?1 >> blocked.lane) & 1)
 
 -- name: ClaimLanes
--- The first ?2 rows of each lane by index. stop is the row that is one too many; finding it touches the index only.
--- MATERIALIZED: computed once a lane, not once a row.
-WITH bound (lane, stop) AS MATERIALIZED (
-    SELECT l.value, (SELECT s.seq FROM outbox_pending AS s WHERE s.lane = l.value ORDER BY s.seq LIMIT 1 OFFSET ?2) FROM json_each(?1) AS l)
+-- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding
+-- it touches the index only. MATERIALIZED: computed once a lane, not once a row.
+WITH RECURSIVE
+    pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
+                       UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
+    bound (lane, stop) AS MATERIALIZED (
+       SELECT pending.lane, (SELECT s.seq FROM outbox_pending AS s WHERE s.lane = pending.lane ORDER BY s.seq LIMIT 1 OFFSET ?2)
+         FROM pending WHERE (?1 >> pending.lane) & 1)
 SELECT p.seq, 0, bound.stop IS NOT NULL,
        EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest),
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
@@ -31,8 +41,9 @@ SELECT p.seq, 0, bound.stop IS NOT NULL,
  CROSS JOIN outbox_event AS e ON e.id = p.event_id
 
 -- name: DueLanes
-SELECT l.value FROM json_each(?1) AS l
- WHERE EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane = l.value AND b.held = 0 AND b.next_attempt_at <= ?2)
+SELECT l.lane FROM outbox_lane AS l
+ WHERE (?1 >> l.lane) & 1
+   AND EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at <= ?2)
 
 -- name: DueAggregates
 SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?
@@ -47,8 +58,9 @@ SELECT w.seq, w.attempts, 0, 0,
 
 -- name: DueDelayed
 -- In the order in which they join their lane.
-SELECT d.event_id FROM json_each(?1) AS l
- CROSS JOIN outbox_delayed AS d ON d.lane = l.value AND d.deliver_at <= ?2
+SELECT d.event_id FROM outbox_lane AS l
+ CROSS JOIN outbox_delayed AS d ON d.lane = l.lane AND d.deliver_at <= ?2
+ WHERE (?1 >> l.lane) & 1
  LIMIT ?3
 
 -- name: PromoteDelayed

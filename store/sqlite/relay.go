@@ -18,7 +18,9 @@ const promoteMost = 1000
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
 	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
 	for _, l := range leases {
-		c.lanes = appendID(c.lanes, int64(l.Lane))
+		if l.Lane < convergo.Lanes {
+			c.lanes |= 1 << l.Lane
+		}
 	}
 	if err := c.run(ctx); err != nil {
 		return relay.Claim{}, fmt.Errorf("sqlite store %s: claim: %w", s.opts.Name, err)
@@ -28,14 +30,14 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 
 type claiming struct {
 	store   *Store
-	lanes   []byte // JSON array
+	lanes   int64 // one bit a lane: there are as many as an integer has
 	perLane int
 	now     int64
 	result  relay.Claim
 }
 
 func (c *claiming) run(ctx context.Context) error {
-	if len(c.lanes) == 0 {
+	if c.lanes == 0 {
 		return ctx.Err()
 	}
 	var delayed, retry int64
@@ -88,7 +90,7 @@ func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, er
 	err = conn.each(context.Background(), c.store.sql.Get("NextDue"), func(v []driver.Value) error {
 		delayed, retry = integer(v[0]), integer(v[1])
 		return nil
-	}, string(c.lanes), after)
+	}, c.lanes, after)
 	return delayed, retry, err
 }
 
@@ -102,7 +104,7 @@ func (c *claiming) pending(conn *cachingConn) error {
 		c.result.More = c.result.More || integer(v[2]) == 1
 		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Held: integer(v[3]) == 1})
 		return nil
-	}, string(c.lanes), int64(c.perLane))
+	}, c.lanes, int64(c.perLane))
 }
 
 // queues reads the due queues of blocked aggregates, up to perLane events a lane.
@@ -111,7 +113,7 @@ func (c *claiming) queues(conn *cachingConn) error {
 	err := conn.each(context.Background(), c.store.sql.Get("DueLanes"), func(v []driver.Value) error {
 		lanes = append(lanes, integer(v[0]))
 		return nil
-	}, string(c.lanes), c.now)
+	}, c.lanes, c.now)
 	if err != nil {
 		return err
 	}
@@ -168,7 +170,7 @@ func (c *claiming) promote(ctx context.Context) error {
 	return c.store.update(ctx, func(ctx context.Context, tx *Tx) error {
 		var ids []byte
 		found, err := list(ctx, tx, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
-			c.store.sql.Get("DueDelayed"), string(c.lanes), c.now, promoteMost)
+			c.store.sql.Get("DueDelayed"), c.lanes, c.now, promoteMost)
 		if err != nil {
 			return fmt.Errorf("DueDelayed: %w", err)
 		}

@@ -196,7 +196,7 @@ func (s *Store) dsn(settings ...string) string {
 }
 
 func (s *Store) writeDSN() string {
-	return s.dsn("_journal_mode=WAL", "_txlock=immediate", "_pragma=journal_size_limit(67108864)")
+	return s.dsn("_journal_mode=WAL", "_txlock=immediate", "_pragma=journal_size_limit(67108864)", "_pragma=wal_autocheckpoint(4000)")
 }
 
 func (s *Store) readDSN() string {
