@@ -20,7 +20,8 @@ const (
 
 const keyFormat = "1 to 255 visible ASCII characters, bare or in double quotes"
 
-var errMissing = errors.New("this request needs the header Idempotency-Key: " + keyFormat + ", new for each new request, the same for its repeats")
+var errMissing = errors.New("this request needs the header Idempotency-Key: " + keyFormat +
+	", new for each new request, the same for its repeats")
 
 // ParseKey reads the Idempotency-Key of a request: 1 to 255 visible ASCII characters (! to ~), either in double quotes,
 // as the IETF draft has it, with \" and \\ for a quote and a backslash, or bare, as most clients send it; bare keys hold

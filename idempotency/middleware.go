@@ -41,6 +41,15 @@ func Tx[TX any](ctx context.Context) (tx TX, ok bool) {
 	return tx, ok
 }
 
+type requestKey struct{}
+
+// KeyOf is the Idempotency-Key of the request that a handler serves: the cause of what it does. ok is false in a handler
+// that does not run behind Middleware.
+func KeyOf(ctx context.Context) (key convergo.Key, ok bool) {
+	key, ok = ctx.Value(requestKey{}).(convergo.Key)
+	return key, ok
+}
+
 // Middleware makes POST requests idempotent; others pass through untouched. The handler runs inside a transaction (Tx),
 // in which it does all its work and schedules its side effects, and its answer is held back until the commit.
 //
@@ -114,7 +123,8 @@ func (m *middleware[TX]) serve(w http.ResponseWriter, r *http.Request, next http
 	var tooLong *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLong):
-		m.cfg.Problem(w, r, http.StatusRequestEntityTooLarge, "Request too long", fmt.Sprintf("The body may have %d bytes at most.", m.cfg.MaxBody))
+		m.cfg.Problem(w, r, http.StatusRequestEntityTooLarge, "Request too long",
+			fmt.Sprintf("The body may have %d bytes at most.", m.cfg.MaxBody))
 		return
 	case err != nil:
 		m.cfg.Problem(w, r, http.StatusBadRequest, "Request incomplete", "The body could not be read to its end.")
@@ -123,7 +133,8 @@ func (m *middleware[TX]) serve(w http.ResponseWriter, r *http.Request, next http
 	c := claim{scopeOf(principal, r), key}
 	if _, taken := m.running.LoadOrStore(c, nil); taken {
 		w.Header().Set("Retry-After", "1")
-		m.cfg.Problem(w, r, http.StatusConflict, "Still running", "A request with this Idempotency-Key is running. Wait, then send it again unchanged.")
+		m.cfg.Problem(w, r, http.StatusConflict, "Still running",
+			"A request with this Idempotency-Key is running. Wait, then send it again unchanged.")
 		return
 	}
 	defer m.running.Delete(c)
@@ -166,7 +177,8 @@ func (m *middleware[TX]) run(w http.ResponseWriter, r *http.Request, next http.H
 			panic(http.ErrAbortHandler)
 		}
 		log.Error("handler panicked", "panic", fmt.Sprint(o.panic), "place", o.place)
-		m.cfg.Problem(w, r, http.StatusInternalServerError, "Internal error", "Nothing was done. The request may be sent again with the same Idempotency-Key.")
+		m.cfg.Problem(w, r, http.StatusInternalServerError, "Internal error",
+			"Nothing was done. The request may be sent again with the same Idempotency-Key.")
 	case errors.Is(err, errDiscard) && o.answer.overflow:
 		log.Error("answer too long", "most", m.cfg.MaxResponse)
 		m.cfg.Problem(w, r, http.StatusInternalServerError, "Internal error", "Nothing was done: the answer would have been too long.")
@@ -204,7 +216,7 @@ func (m *middleware[TX]) once(ctx context.Context, tx TX, w http.ResponseWriter,
 	o.answer = &answer{to: w, header: http.Header{}, most: m.cfg.MaxResponse}
 	// In a savepoint, so that a refusal takes back what the handler wrote and can still be recorded.
 	err = m.store.Nested(ctx, tx, func(ctx context.Context, tx TX) error {
-		m.handle(ctx, tx, r, next, body, o)
+		m.handle(ctx, tx, r, next, c.key, body, o)
 		if o.panic != nil || o.answer.status >= 400 || o.answer.overflow {
 			return errUndo
 		}
@@ -230,13 +242,15 @@ func (m *middleware[TX]) once(ctx context.Context, tx TX, w http.ResponseWriter,
 }
 
 // handle runs the handler on a copy of the request that carries tx and has its body before it.
-func (m *middleware[TX]) handle(ctx context.Context, tx TX, r *http.Request, next http.Handler, body []byte, o *outcome) {
+func (m *middleware[TX]) handle(ctx context.Context, tx TX, r *http.Request, next http.Handler,
+	key convergo.Key, body []byte, o *outcome,
+) {
 	defer func() {
 		if o.panic = recover(); o.panic != nil {
 			o.place = panicPlace()
 		}
 	}()
-	r = r.WithContext(context.WithValue(ctx, txKey[TX]{}, tx))
+	r = r.WithContext(context.WithValue(context.WithValue(ctx, txKey[TX]{}, tx), requestKey{}, key))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	next.ServeHTTP(o.answer, r)
 	o.answer.WriteHeader(http.StatusOK) // as net/http does for a handler that wrote nothing
@@ -245,7 +259,8 @@ func (m *middleware[TX]) handle(ctx context.Context, tx TX, r *http.Request, nex
 // recordable tells whether an answer speaks of the request; the others speak of the moment.
 func recordable(status int) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+		http.StatusTooManyRequests:
 		return false
 	}
 	return status < 500

@@ -261,7 +261,8 @@ func TestReport33TheFingerprintIsOfWhatTheClientSent(t *testing.T) {
 
 // B21: the handler has said 201, the commit did not happen.
 func TestCaseB21AFailedCommitIsNeverA2xx(t *testing.T) {
-	for want, failure := range map[int]error{500: errors.New("commit answered ROLLBACK"), 503: convergo.Unreachable(errors.New("connection lost"))} {
+	failures := map[int]error{500: errors.New("commit answered ROLLBACK"), 503: convergo.Unreachable(errors.New("connection lost"))}
+	for want, failure := range failures {
 		s := newShop(t, nil)
 		s.store.commit.Store(&failure)
 		r := s.post(first)

@@ -269,7 +269,9 @@ func (l *letters) all() []inbox.Failure {
 }
 
 // running starts a consumer inside a synctest bubble and returns how to stop it.
-func running(t *testing.T, s *store, src inbox.Source, cfg inbox.Config, handlers map[string]inbox.Handler[*memory.Tx]) (*inbox.Consumer[*memory.Tx], func() error) {
+func running(
+	t *testing.T, s *store, src inbox.Source, cfg inbox.Config, handlers map[string]inbox.Handler[*memory.Tx],
+) (*inbox.Consumer[*memory.Tx], func() error) {
 	t.Helper()
 	if cfg.Consumer == "" {
 		cfg.Consumer = "points"

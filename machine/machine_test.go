@@ -57,7 +57,8 @@ func open(t testing.TB) db {
 	t.Cleanup(func() { _ = s.Close() })
 	d := db{s, t}
 	d.update(func(ctx context.Context, tx convergo.Tx) error {
-		_, err := tx.ExecContext(ctx, "CREATE TABLE orders (order_no VARCHAR(64) PRIMARY KEY, status VARCHAR(20) NOT NULL, version BIGINT NOT NULL)")
+		_, err := tx.ExecContext(ctx,
+			"CREATE TABLE orders (order_no VARCHAR(64) PRIMARY KEY, status VARCHAR(20) NOT NULL, version BIGINT NOT NULL)")
 		return err
 	})
 	return d
@@ -116,15 +117,18 @@ func TestTheFourAnswers(t *testing.T) {
 		{"same cause again", order, []string{"pay/T-1"}, "pay/T-1", result(machine.Already, "PAID", "T-1", 2, "")},
 		{"same cause when it has gone on", order, []string{"pay/T-1", "ship/S-1"}, "pay/T-1", result(machine.Already, "SHIPPED", "S-1", 3, "")},
 		{"other cause", order, []string{"pay/T-1"}, "pay/T-2", result(machine.Conflict, "PAID", "T-1", 2, "T-1")},
-		{"other cause when it has gone on", order, []string{"pay/T-1", "ship/S-1"}, "pay/T-2", result(machine.Conflict, "SHIPPED", "S-1", 3, "T-1")},
-		{"other cause after a refund", order, []string{"pay/T-1", "refund/R-1", "refunded/R-1"}, "pay/T-2", result(machine.Conflict, "REFUNDED", "R-1", 4, "T-1")},
+		{"other cause when it has gone on", order, []string{"pay/T-1", "ship/S-1"}, "pay/T-2",
+			result(machine.Conflict, "SHIPPED", "S-1", 3, "T-1")},
+		{"other cause after a refund", order, []string{"pay/T-1", "refund/R-1", "refunded/R-1"}, "pay/T-2",
+			result(machine.Conflict, "REFUNDED", "R-1", 4, "T-1")},
 		{"not allowed from there", order, []string{"cancel/timeout"}, "pay/T-1", result(machine.Conflict, "CANCELED", "timeout", 2, "")},
 		{"the other way round", order, []string{"pay/T-1"}, "cancel/timeout", result(machine.Conflict, "PAID", "T-1", 2, "")},
 		{"too early", order, []string{"pay/T-1"}, "complete/S-1", result(machine.Conflict, "PAID", "T-1", 2, "")},
 		{"passed it by another way", order, []string{"pay/T-1", "refund/R-1"}, "ship/S-1", result(machine.Stale, "REFUNDING", "R-1", 3, "")},
 		{"round again", door, []string{"open/1", "shut/1"}, "open/2", result(machine.Applied, "OPEN", "2", 4, "")},
 		{"a repeat of the first round", door, []string{"open/1", "shut/1"}, "open/1", result(machine.Already, "SHUT", "1", 3, "")},
-		{"a repeat while in the second round", door, []string{"open/1", "shut/1", "open/2"}, "open/1", result(machine.Already, "OPEN", "2", 4, "")},
+		{"a repeat while in the second round", door, []string{"open/1", "shut/1", "open/2"}, "open/1",
+			result(machine.Already, "OPEN", "2", 4, "")},
 		{"no cause given", order, []string{"pay/T-1", "ship"}, "ship", result(machine.Already, "SHIPPED", "", 3, "")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -273,7 +277,8 @@ func TestCloseAgainstPayHasOneWinnerInEveryRound(t *testing.T) {
 // SQLite writers are serial, so the rival acts from inside the same transaction.
 func TestALostRaceIsDecidedByTheNewState(t *testing.T) {
 	d := open(t)
-	for rival, want := range map[string]machine.Answer{"pay/T-1": machine.Already, "pay/T-2": machine.Conflict, "cancel/user": machine.Conflict} {
+	answers := map[string]machine.Answer{"pay/T-1": machine.Already, "pay/T-2": machine.Conflict, "cancel/user": machine.Conflict}
+	for rival, want := range answers {
 		d.begin(order, rival, "CREATED")
 		d.update(func(ctx context.Context, tx convergo.Tx) error {
 			name, cause, _ := strings.Cut(rival, "/")
@@ -377,7 +382,8 @@ func TestHistoryTellsEverything(t *testing.T) {
 	d.begin(order, "O-1", "CREATED")
 	d.apply(order, "O-1", "pay/T-1")
 	want := machine.Transition{
-		Machine: "order", ID: "O-1", Move: "pay", From: "CREATED", To: "PAID", Cause: "T-1", Key: "key:pay/T-1", Actor: "test", Version: 2, At: at,
+		Machine: "order", ID: "O-1", Move: "pay", From: "CREATED", To: "PAID", Cause: "T-1", Key: "key:pay/T-1", Actor: "test",
+		Version: 2, At: at,
 	}
 	h := d.history(order, "O-1")
 	if len(h) != 2 || h[0].Move != "begin" || h[0].From != "" || h[1] != want {
