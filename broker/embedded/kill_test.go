@@ -64,6 +64,9 @@ func TestAKilledProcessLosesNothingThatWasConfirmed(t *testing.T) {
 		if b.Recovery().Lost() {
 			t.Errorf("round %d: %s", round, b.Recovery())
 		}
+		if m, err := readMark(dir); err != nil || int(m.Last) < len(confirmed) {
+			t.Errorf("round %d: the folder's mark after opening is %+v, %v", round, m, err)
+		}
 		stored := storedKeys(t, b, fmt.Sprint("reader-", round))
 		missing := 0
 		for key := range confirmed {
