@@ -43,12 +43,26 @@ func TestReport11AlreadyPaidAtTheChannelTakesThePayPath(t *testing.T) {
 	p := r.buy(intent, simulate.PayOptions{}) // its notice is on the way
 	r.closing("O-1")
 	r.settle()
+	if r.wire.closes != 0 {
+		t.Errorf("it was asked to close %d times although it had said that the trade is paid", r.wire.closes)
+	}
 	r.wantState("O-1", "PAID")
 	r.wantClass(p.Transaction, trade.Apply, "APPLIED")
 	r.deliver()
 	r.settle()
 	r.wantClass(p.Transaction, trade.Apply, "APPLIED")
 	r.wantEvents(map[string]int{trade.PaymentSucceeded: 1, trade.ReceiptRecorded: 1, trade.PaymentClosed: 0, trade.ReceiptRefunded: 0})
+}
+
+func TestReport11PaidBetweenTheQuestionAndTheCloseTakesThePayPathToo(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 100)
+	intent := r.intent("O-1")
+	r.wire.onClose = func() error { r.buy(intent, simulate.PayOptions{}); return nil }
+	r.closing("O-1")
+	r.settle()
+	r.wantState("O-1", "PAID")
+	r.wantEvents(map[string]int{trade.PaymentSucceeded: 1, trade.PaymentClosed: 0})
 }
 
 func TestAnUnknownAnswerLeavesItClosingAndIsAskedAgain(t *testing.T) {

@@ -118,6 +118,24 @@ func TestReport02AfterATimeOutTheChannelIsAskedAndTheKeyStays(t *testing.T) {
 	}
 }
 
+func TestWhileTheQuestionIsNotAnsweredNothingIsSentAgain(t *testing.T) {
+	r := newRig(t)
+	r.paid("O-1", 100)
+	r.wire.onRefund = func(n int, _ channel.RefundRequest) (error, error) { return first(n, errTimeout), nil }
+	r.wire.onStatus = func() error { return errTimeout }
+	r.refund("O-1", "RF-1", 100)
+	for range 10 {
+		r.RunCalls()
+		r.Clock.Advance(time.Hour)
+	}
+	if len(r.wire.refunds) != 1 || r.wire.asked < 5 {
+		t.Errorf("sent %v, asked %d times", r.wire.refunds, r.wire.asked)
+	}
+	r.wire.onStatus = nil
+	r.settle()
+	r.wantEvents(map[string]int{trade.PaymentRefunded: 1})
+}
+
 func first(n int, err error) error {
 	if n == 1 {
 		return err
@@ -251,8 +269,9 @@ func TestReport34TheSecondWhoBringsAResultFindsItDone(t *testing.T) {
 	r.Update(func(ctx context.Context, tx convergo.Tx) error {
 		return handler.Refused(ctx, tx, claimed, errors.New("late"))
 	})
-	if v := r.view("O-1"); v.Refunded != 60 || v.RefundReserved != 0 || v.Refunds[0].State != "REFUNDED" {
-		t.Errorf("%+v", v)
+	r.settle()
+	if v := r.view("O-1"); v.Refunded != 60 || v.RefundReserved != 0 || v.Refunds[0].State != "REFUNDED" || len(r.wire.refunds) != 1 {
+		t.Errorf("%+v, sent %v", v, r.wire.refunds)
 	}
 	r.wantEvents(map[string]int{trade.PaymentRefunded: 1, trade.PaymentRefundFailed: 0})
 }

@@ -43,6 +43,7 @@ type wire struct {
 	closes   int
 	asked    int                                                        // questions about refunds
 	onRefund func(n int, r channel.RefundRequest) (before, after error) // of the n-th refund, 1 is the first
+	onStatus func() error                                               // of the question about a refund
 	onClose  func() error
 	onTrade  func() error
 }
@@ -66,7 +67,13 @@ func (w *wire) Refund(ctx context.Context, r channel.RefundRequest) (channel.Ref
 func (w *wire) RefundStatus(ctx context.Context, no string) (channel.Refund, error) {
 	w.mu.Lock()
 	w.asked++
+	hook := w.onStatus
 	w.mu.Unlock()
+	if hook != nil {
+		if err := hook(); err != nil {
+			return channel.Refund{}, err
+		}
+	}
 	return w.API.RefundStatus(ctx, no)
 }
 

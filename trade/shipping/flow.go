@@ -150,6 +150,9 @@ func (s *Service) booked(ctx context.Context, tx convergo.Tx, c outside.Claimed,
 	if err != nil {
 		return err
 	}
+	if t.State == CarrierCanceled { // not by us: our cancellation comes after the booking
+		return s.bookingRefused(ctx, tx, c, errors.New("the carrier says that the booking is canceled"))
+	}
 	row, err := s.note(ctx, tx, p.OrderNo, t.TrackingNo, "")
 	if err != nil || row.State != Booking {
 		return err

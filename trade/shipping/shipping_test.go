@@ -31,6 +31,7 @@ type wire struct {
 	shipping.Carrier
 	mu       sync.Mutex
 	booked   []string // keys that left for the carrier
+	cancels  int
 	onBook   func(n int) (before, after error)
 	onCancel error
 }
@@ -52,6 +53,9 @@ func (w *wire) Book(ctx context.Context, r shipping.BookingRequest) (shipping.Tr
 }
 
 func (w *wire) Cancel(ctx context.Context, key string) (bool, error) {
+	w.mu.Lock()
+	w.cancels++
+	w.mu.Unlock()
 	if w.onCancel != nil {
 		return false, w.onCancel
 	}
@@ -106,6 +110,25 @@ func (r *rig) want(orderNo, state string, events map[string]int) {
 		if got := len(r.Events(eventType)); got != n {
 			r.T.Errorf("%d %s, want %d", got, eventType, n)
 		}
+	}
+}
+
+// runUntil makes outgoing calls until the query counts one row; some calls may stay due, which RunCalls does not allow.
+func (r *rig) runUntil(query string) {
+	r.T.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Deps.Calls.Run(ctx) }()
+	deadline := time.Now().Add(20 * time.Second)
+	for r.Int(query) != 1 {
+		if time.Now().After(deadline) {
+			r.T.Error("it never came to be")
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		r.T.Error(err)
 	}
 }
 
@@ -180,6 +203,38 @@ func TestAFullRefundBeforeTheParcelLeavesStopsIt(t *testing.T) {
 	r.Clock.Advance(time.Hour)
 	r.RunCalls()
 	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1, trade.ShipmentDelivered: 0})
+}
+
+func TestTheCarrierIsAskedToStopOnlyWhatItIsKnownToHave(t *testing.T) {
+	r := newRig(t)
+	r.wire.onBook = func(n int) (error, error) {
+		if n == 1 {
+			return nil, errors.New("time-out")
+		}
+		return nil, nil
+	}
+	r.pay("O-1")
+	r.refund("O-1", true)
+	r.runUntil("SELECT COUNT(*) FROM outside_call WHERE kind = 'carrier.book' AND state = 0 AND attempts = 1")
+	if r.wire.cancels != 0 {
+		t.Errorf("%d cancellations while the booking is unknown", r.wire.cancels)
+	}
+	r.Clock.Advance(time.Second)
+	r.RunCalls()
+	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1})
+}
+
+func TestABookingThatSomebodyElseCanceledIsAPersonsCase(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil {
+		t.Fatal(err)
+	}
+	r.wire.onBook = func(int) (error, error) { return errors.New("time-out"), nil }
+	r.pay("O-1")
+	r.RunCalls()
+	r.Clock.Advance(time.Second)
+	r.RunCalls()
+	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
 }
 
 func TestAParcelThatCannotBeStoppedIsAShipmentLikeAnyOther(t *testing.T) {
