@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	driverlib "modernc.org/sqlite"
@@ -33,6 +34,8 @@ type writer struct {
 	idle   chan struct{} // not nil while close waits; closed when the baton is down and the queue empty
 
 	group group
+
+	commits, updates atomic.Int64 // see Stats
 }
 
 // group is the open transaction. Only the holder of the baton touches it.
@@ -206,6 +209,8 @@ func (w *writer) commit() {
 		g.committing = false
 		if err == nil {
 			g.open = false
+			w.commits.Add(1)
+			w.updates.Add(int64(len(g.members)))
 			w.opts.Probe.At(w.opts.Name + ".commit.after")
 		}
 	}

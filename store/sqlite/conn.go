@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"sync/atomic"
 
 	driverlib "modernc.org/sqlite"
 )
@@ -14,6 +15,7 @@ import (
 type connector struct {
 	driver.Connector
 	opened func(driverlib.HookRegisterer) // nil, or called with each new connection
+	ran    *atomic.Int64                  // counts the statements of all connections
 }
 
 // Connect implements driver.Connector.
@@ -30,7 +32,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if c.opened != nil {
 		c.opened(whole)
 	}
-	return &cachingConn{wholeConn: whole, kept: make(map[string]*keptStmt, 64)}, nil
+	return &cachingConn{wholeConn: whole, kept: make(map[string]*keptStmt, 64), ran: c.ran}, nil
 }
 
 // wholeConn is what the driver's connections can do, as far as it is used here.
@@ -68,6 +70,7 @@ type cachingConn struct {
 	wholeConn
 	kept map[string]*keptStmt
 	args []driver.NamedValue // used again by exec and each
+	ran  *atomic.Int64
 }
 
 type keptStmt struct {
@@ -78,6 +81,7 @@ type keptStmt struct {
 
 // take returns a prepared statement that nobody uses. While one is busy, the same text gets another, used once.
 func (c *cachingConn) take(ctx context.Context, query string) (*keptStmt, error) {
+	c.ran.Add(1)
 	if k := c.kept[query]; k != nil && !k.busy {
 		k.busy = true
 		return k, nil

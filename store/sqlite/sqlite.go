@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	driverlib "modernc.org/sqlite"
@@ -108,6 +109,8 @@ type Store struct {
 	closed bool
 	events []func() // wake-ups after commits that made an event pending or delayed
 	calls  []func() // wake-ups after commits that made an outgoing call possible
+
+	statements atomic.Int64 // see Stats
 }
 
 // Open opens or creates the file, applies the engine's migrations and starts no goroutine. The directory must exist. A
@@ -211,7 +214,7 @@ func (s *Store) openPool(dsn string, size int, opened func(driverlib.HookRegiste
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(connector{inner, opened})
+	db := sql.OpenDB(connector{inner, opened, &s.statements})
 	db.SetMaxOpenConns(size)
 	db.SetMaxIdleConns(size)
 	return db, nil
