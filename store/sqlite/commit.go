@@ -190,6 +190,18 @@ func (w *writer) begin(ctx context.Context) error {
 	}
 }
 
+// resolved tells whether a deferred foreign key is still violated. SQLite would say so at the COMMIT only, and all of the
+// group would pay for it.
+func (w *writer) resolved() error {
+	return w.conn.Raw(func(conn any) error {
+		open, _, err := conn.(*cachingConn).Status(driverlib.DBStatusDeferredFKs, false)
+		if err == nil && open != 0 {
+			err = errors.New("a deferred foreign key is violated")
+		}
+		return err
+	})
+}
+
 // rollback ends the transaction, whatever state it is in.
 func (w *writer) rollback() {
 	w.group.ending = true

@@ -44,6 +44,7 @@ type wholeConn interface {
 	driver.SessionResetter
 	driver.Validator
 	driverlib.HookRegisterer
+	driverlib.DBStatus
 }
 
 type wholeStmt interface {

@@ -51,7 +51,9 @@ func (s *Store) DiscardEvent(ctx context.Context, id int64, by, reason string, n
 }
 
 // closeEvent takes a dead event off the list; move says where it goes. Then its aggregate's queue goes on.
-func (s *Store) closeEvent(ctx context.Context, what string, id int64, now time.Time, move func(context.Context, *Tx, sql.NullInt64) error) error {
+func (s *Store) closeEvent(
+	ctx context.Context, what string, id int64, now time.Time, move func(context.Context, *Tx, sql.NullInt64) error,
+) error {
 	err := s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		var (
 			aggregate []byte
@@ -136,7 +138,8 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 	err = s.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
 		letters, err = list(ctx, tx, func(rows *sql.Rows) (l ops.DeadLetter, err error) {
 			var died, closed int64
-			l.Event, err = scanEvent(rows, &l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &l.Held, &l.State, &closed, &l.ClosedBy, &l.Reason)
+			l.Event, err = scanEvent(rows, &l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &l.Held, &l.State, &closed,
+				&l.ClosedBy, &l.Reason)
 			l.DiedAt, l.ClosedAt = convergo.FromMicros(died), convergo.FromMicros(closed)
 			return l, err
 		}, s.sql.Get("DeadLetters"), consumer, after, limit)

@@ -12,3 +12,11 @@ func (s *Store) Queued() int {
 	}
 	return n
 }
+
+// RefuseCommits makes every COMMIT fail, as a disk that breaks would. Only at a commit's probe.
+func (s *Store) RefuseCommits() error {
+	return s.writer.conn.Raw(func(conn any) error {
+		conn.(*cachingConn).RegisterCommitHook(func() int32 { return 1 })
+		return nil
+	})
+}

@@ -41,7 +41,8 @@ func (s *Store) RecordRequest(ctx context.Context, tx convergo.Tx, r idempotency
 		return false, fmt.Errorf("sqlite store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}
 	digest := r.Key.Digest()
-	inserted, err := s.exec(ctx, tx, "RecordRequest", r.Scope, digest[:], string(r.Key), r.Fingerprint[:], int64(r.Status), convergo.Micros(r.At), header, notNil(r.Body))
+	inserted, err := s.exec(ctx, tx, "RecordRequest", r.Scope, digest[:], string(r.Key), r.Fingerprint[:], int64(r.Status),
+		convergo.Micros(r.At), header, notNil(r.Body))
 	if err != nil {
 		return false, fmt.Errorf("sqlite store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}

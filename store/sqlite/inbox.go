@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"time"
 
@@ -270,7 +271,7 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 func (s *Store) position(ctx context.Context, tx convergo.Tx, consumer string, e *convergo.Event) (position int64, err error) {
 	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
 	err = tx.QueryRowContext(ctx, s.sql.Get("FindPosition"), consumer, key[:]).Scan(&position)
-	if err == sql.ErrNoRows {
+	if errors.Is(err, sql.ErrNoRows) {
 		err = tx.QueryRowContext(ctx, s.sql.Get("HeadPosition"), consumer, aggregate[:]).Scan(&position)
 	}
 	if err != nil {

@@ -21,7 +21,8 @@ func (s *Store) Calls() Calls { return Calls{s} }
 // Add implements outside.Store.
 func (s Calls) Add(ctx context.Context, tx convergo.Tx, call outside.Call, now time.Time) (bool, error) {
 	key, us := convergo.Key(call.Key).Digest(), convergo.Micros(now)
-	added, err := s.exec(ctx, tx, "AddCall", call.Kind, call.Key, key[:], call.Group, max(convergo.Micros(call.NotBefore), us), us, us, notNil(call.Payload))
+	added, err := s.exec(ctx, tx, "AddCall", call.Kind, call.Key, key[:], call.Group,
+		max(convergo.Micros(call.NotBefore), us), us, us, notNil(call.Payload))
 	if err != nil {
 		return false, fmt.Errorf("sqlite store %s: add call %s: %w", s.opts.Name, call.Key, err)
 	}
@@ -75,7 +76,9 @@ func (s Calls) next(ctx context.Context, kinds string, now time.Time) (next time
 }
 
 // claim takes over first what was left behind, then what is due.
-func (s Calls) claim(ctx context.Context, tx *Tx, kinds string, lease time.Duration, limit int, now time.Time) (all []outside.Claimed, err error) {
+func (s Calls) claim(
+	ctx context.Context, tx *Tx, kinds string, lease time.Duration, limit int, now time.Time,
+) (all []outside.Claimed, err error) {
 	for _, statement := range []string{"ClaimExpiredCalls", "ClaimWaitingCalls"} {
 		if len(all) >= limit {
 			break
@@ -108,7 +111,8 @@ func (s Calls) Finish(ctx context.Context, tx convergo.Tx, c outside.Claimed, o 
 		return false, fmt.Errorf("sqlite store %s: finish call %s: state %d is not an outcome", s.opts.Name, c.Key, o.State)
 	}
 	key := convergo.Key(c.Key).Digest()
-	held, err := s.exec(ctx, tx, "FinishCall", key[:], c.Token, int64(o.State), attempt, ambiguous, convergo.Micros(o.Next), clip(o.Error), o.Result, convergo.Micros(now))
+	held, err := s.exec(ctx, tx, "FinishCall", key[:], c.Token, int64(o.State), attempt, ambiguous,
+		convergo.Micros(o.Next), clip(o.Error), o.Result, convergo.Micros(now))
 	if err != nil {
 		return false, fmt.Errorf("sqlite store %s: finish call %s: %w", s.opts.Name, c.Key, err)
 	}

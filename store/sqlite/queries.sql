@@ -428,3 +428,13 @@ DELETE FROM idempotency_record
 -- name: PurgeCalls
 DELETE FROM outside_call
  WHERE id IN (SELECT id FROM outside_call WHERE state >= 2 AND state = ?3 AND updated_at < ?1 ORDER BY updated_at LIMIT ?2)
+
+-- name: BreakLanes
+-- Ends every lease at once; tokens stay, so that what a former owner still tries is refused.
+UPDATE outbox_lane SET owner = '', expires_at = 0 WHERE owner <> ''
+
+-- name: ForgetAllRelays
+DELETE FROM outbox_relay
+
+-- name: BreakCalls
+UPDATE outside_call SET lease_until = 0 WHERE state = 1

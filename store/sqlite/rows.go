@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -74,7 +75,7 @@ func (c *cachingConn) each(ctx context.Context, query string, row func(values []
 		}
 	}
 	closing := rows.Close()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return closing
 	}
 	return err
@@ -109,7 +110,9 @@ func (s *Store) snapshot(ctx context.Context, fn func(c *cachingConn) error) err
 }
 
 // list collects the rows of a query on tx.
-func list[T any](ctx context.Context, tx convergo.Tx, scan func(rows *sql.Rows) (T, error), query string, args ...any) (found []T, err error) {
+func list[T any](
+	ctx context.Context, tx convergo.Tx, scan func(rows *sql.Rows) (T, error), query string, args ...any,
+) (found []T, err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

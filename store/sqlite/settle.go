@@ -182,7 +182,8 @@ func (st *settling) bury(f *relay.Failure) error {
 	if !st.set.HoldAggregate {
 		return nil
 	}
-	_, err = st.exec("HoldAggregate", digest[:], int64(laneOf(digest)), f.Event.Aggregate.Type, f.Event.Aggregate.ID, attempts, st.now, reason, st.now)
+	_, err = st.exec("HoldAggregate", digest[:], int64(laneOf(digest)), f.Event.Aggregate.Type, f.Event.Aggregate.ID,
+		attempts, st.now, reason, st.now)
 	return err
 }
 

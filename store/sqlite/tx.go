@@ -158,6 +158,9 @@ func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Co
 	if err = tx.usable(ctx); err != nil {
 		return err
 	}
+	if err = w.resolved(); err != nil {
+		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
+	}
 	if !first {
 		if _, err = w.conn.ExecContext(context.Background(), "RELEASE g"); err != nil {
 			return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, s.explain(err))
