@@ -185,7 +185,7 @@ func (b *buyer) payLate(ctx context.Context) (func(context.Context) error, error
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		if _, err := b.wait(ctx, "closed", func(o PlacedOrder) bool { return o.Status != "CREATED" }); err != nil {
+		if _, err := b.wait(ctx, "closed", func(o PlacedOrder) bool { return o.Status != "CREATED" && o.Status != "CLOSING" }); err != nil {
 			return err
 		}
 		b.shop.fault("payment after close")

@@ -125,7 +125,8 @@ type PlacedOrder struct {
 	RefundedCash int64  `json:"refunded_cash"`
 }
 
-func (o PlacedOrder) closed() bool { return o.Status == "CANCELED" || o.Status == "CLOSING" }
+// closed: no money can come any more. A CLOSING order may still be paid.
+func (o PlacedOrder) closed() bool { return o.Status == "CANCELED" }
 
 // intent is a payment that was opened.
 type intent struct {

@@ -68,10 +68,12 @@ func (s *Shop) Open(ctx context.Context) error {
 			return nil
 		})
 	}
+	opening := time.Now().UTC().Add(-time.Hour)
 	for _, c := range s.Day.Coupons {
 		g.Go(func() error {
 			body := map[string]any{
 				"code": c.Code, "face_value": c.Value, "currency": s.Day.Currency, "total_limit": c.Limit, "per_user_limit": c.Limit,
+				"valid_from": opening, "valid_until": opening.AddDate(0, 0, 1),
 			}
 			if err := s.Client.operator(ctx, http.MethodPost, "/coupons", "coupon:"+c.Code, body, nil); err != nil {
 				return fmt.Errorf("coupon %s: %w", c.Code, err)
@@ -93,13 +95,13 @@ func (s *Shop) buyers() int {
 // which is before the platform is.
 func (s *Shop) Run(ctx context.Context) error {
 	s.sessions, s.Results = map[string]string{}, make([]Result, len(s.Day.Orders))
-	g, ctx := errgroup.WithContext(ctx)
+	g := new(errgroup.Group) // a buyer's trouble is told at the end; it must not stop the others in the middle of a request
 	g.SetLimit(s.buyers())
 	var later sync.WaitGroup // what buyers do after they left the queue
 	failures := make(chan error, len(s.Day.Orders))
 	strangers := s.Strangers
 	for i, o := range s.Day.Orders {
-		if strangers > 0 && i%3 == 2 {
+		if strangers > 0 && i > len(s.Day.Orders)/4 && i%2 == 0 {
 			strangers--
 			g.Go(func() error { return s.stranger(ctx, i) })
 		}

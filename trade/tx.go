@@ -16,3 +16,13 @@ func TxOf(ctx context.Context) convergo.Tx {
 	}
 	return tx
 }
+
+// RequestKey is the Idempotency-Key of the request that a POST handler serves: the cause of what it does. Like TxOf it
+// panics in a handler that is not behind idempotency.Middleware.
+func RequestKey(ctx context.Context) convergo.Key {
+	key, ok := idempotency.KeyOf(ctx)
+	if !ok {
+		panic("trade.RequestKey: the handler does not run behind idempotency.Middleware")
+	}
+	return key
+}

@@ -280,7 +280,10 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 		wrong("start", err)
 		return report
 	}
-	wrong("opening the shop", d.shop.Open(ctx))
+	if err := d.shop.Open(ctx); err != nil {
+		wrong("opening the shop", err)
+		return report
+	}
 	killing := make(chan error, 1)
 	day, endOfDay := context.WithCancel(ctx)
 	go func() { killing <- d.kill(day) }()
@@ -289,6 +292,9 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 	wrong("kill and restart", <-killing)
 	_ = d.bar.Finish()
 	wrong("convergence", d.shop.Settle(ctx, d.quiet))
+	// Whatever happened so far, the tables are looked at: they say what is wrong.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
 	discarded, err := d.shop.Client.DiscardPoison(ctx)
 	wrong("dead letters", err)
 	if d.poison > 0 && discarded == 0 {

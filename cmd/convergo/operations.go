@@ -206,7 +206,7 @@ type actInput struct {
 }
 
 type discardInput struct {
-	actInput
+	ID   string `path:"id" maxLength:"64"`
 	Body struct {
 		Reason string `json:"reason" minLength:"3" maxLength:"500" doc:"why; kept on record"`
 	}

@@ -156,6 +156,10 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	}
 	u := &unit{store: store}
 	log := p.log.With("service", name)
+	// This process holds the folder's lock: whoever had a lease is dead.
+	if err := store.BreakLeases(ctx); err != nil {
+		return u, err
+	}
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
 		return u, err
 	}
@@ -318,7 +322,11 @@ func refuseForeignFolder(path string) error {
 	if err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	if _, err := os.Stat(filepath.Join(path, lockFile)); errors.Is(err, fs.ErrNotExist) {
+	ours := func(name string) bool {
+		_, err := os.Stat(filepath.Join(path, name))
+		return err == nil
+	}
+	if !ours(lockFile) && !ours(secretsFile) {
 		return fmt.Errorf("data folder %s is not empty and was not made by convergo; name a new or empty folder with --data", path)
 	}
 	return nil

@@ -162,8 +162,8 @@ func (c *Checker) Settled(ctx context.Context, settle time.Duration) ([]Equation
 	}
 }
 
-// prepare makes the views over all services. horizon is the time before which rows may refer to events that retention
-// has deleted; 0 when nothing was deleted yet.
+// prepare makes the views over all services. horizon is the time before which rows may refer to events and requests
+// that retention has deleted; 0 when nothing was deleted yet.
 func prepare(ctx context.Context, tx *sql.Tx) (horizon int64, err error) {
 	statements, names := parse(viewsSQL)
 	for _, name := range names {
@@ -180,13 +180,15 @@ func prepare(ctx context.Context, tx *sql.Tx) (horizon int64, err error) {
 	}
 	const day = 24 * 60 * 60 * 1_000_000
 	for _, name := range Services() {
-		var first, created sql.NullInt64
-		err := tx.QueryRowContext(ctx, `SELECT MIN(id), MIN(created_at) FROM "`+name+`".outbox_event`).Scan(&first, &created)
-		if err != nil {
-			return 0, err
-		}
-		if first.Int64 > 1 {
-			horizon = max(horizon, created.Int64+day)
+		for _, table := range []string{"outbox_event", "idempotency_record"} {
+			var first, created sql.NullInt64
+			err := tx.QueryRowContext(ctx, `SELECT MIN(id), MIN(created_at) FROM "`+name+`".`+table).Scan(&first, &created)
+			if err != nil {
+				return 0, err
+			}
+			if first.Int64 > 1 {
+				horizon = max(horizon, created.Int64+day)
+			}
 		}
 	}
 	return horizon, nil

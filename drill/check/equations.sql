@@ -111,7 +111,7 @@ WHERE t.to_state IS NULL OR t.to_state <> o.status
 UNION ALL
 SELECT p.order_no, 'payment is ' || p.state || ', its history ends in ' || COALESCE(t.to_state, 'nothing')
 FROM payment.payment_order p LEFT JOIN payment.machine_transition t ON t.id =
-  (SELECT MAX(id) FROM payment.machine_transition WHERE machine = 'payment_order' AND entity_id = p.order_no)
+  (SELECT MAX(id) FROM payment.machine_transition WHERE machine = 'payment' AND entity_id = p.order_no)
 WHERE t.to_state IS NULL OR t.to_state <> p.state
 UNION ALL
 SELECT entity_id, machine || ': ' || to_state || ' follows ' || COALESCE(before, 'nothing') || ' but says it came from ' || from_state FROM (

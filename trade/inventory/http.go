@@ -40,7 +40,7 @@ type Flow struct {
 	Kind     string    `json:"kind" enum:"RECEIVE,RESERVE,RELEASE,DEDUCT,RETURN"`
 	Quantity int64     `json:"quantity"`
 	OrderNo  string    `json:"order_no,omitempty"`
-	Cause    string    `json:"cause" doc:"key of the event, or who asked"`
+	Cause    string    `json:"cause" doc:"key of the event or the request"`
 	At       time.Time `json:"at"`
 }
 
@@ -84,7 +84,7 @@ func (s *Service) receive(ctx context.Context, in *struct{ Body Receipt }) (*sto
 			"use the number of the delivery note")
 	}
 	tx := trade.TxOf(ctx)
-	if err := s.Receive(ctx, tx, r); err != nil {
+	if err := s.Receive(ctx, tx, r, trade.RequestKey(ctx)); err != nil {
 		return nil, err
 	}
 	stock, err := s.stock(ctx, tx, r.SKU)
@@ -96,9 +96,9 @@ func (s *Service) receive(ctx context.Context, in *struct{ Body Receipt }) (*sto
 
 // Receive adds delivered pieces to a SKU's stock, once per r.Key, and makes the SKU known. The error is a trade.Problem when
 // the key was used for another delivery or the stock would grow beyond reason.
-func (s *Service) Receive(ctx context.Context, tx convergo.Tx, r Receipt) error {
+func (s *Service) Receive(ctx context.Context, tx convergo.Tx, r Receipt, cause convergo.Key) error {
 	now, key := convergo.Micros(s.Now()), receive+":"+r.Key
-	fresh, err := s.flow(ctx, tx, key, receive, "", need{r.SKU, r.Quantity}, trade.KindOperator, "")
+	fresh, err := s.flow(ctx, tx, key, receive, "", need{r.SKU, r.Quantity}, cause, "")
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,11 @@
 //
 // A SKU is one row, and a row has one writer at a time until that writer commits. What keeps a hot SKU from stopping the shop:
 // the inbox applies a batch of orders per commit, so the row is locked and synced once per batch and not once per order; an order of one
-// SKU needs no savepoint of its own; the hot statement touches one row by primary key and nothing is read before it. On SQLite a
-// service has one writer anyway, and a hot SKU costs the same as a hundred cold ones (BenchmarkOrders). On PostgreSQL and MySQL
-// several processes that hold the same hot SKU wait for each other's commits: its limit is orders per batch × commits per
-// second of one process, which bucket rows would multiply; there are none yet.
+// SKU needs no savepoint of its own; the hot statement touches one row by primary key and nothing is read from that row before. On
+// SQLite a service has one writer anyway, and a hot SKU costs the same as a hundred cold ones: BenchmarkOrders, durable, in batches of
+// 100, on two cores that others were using too: 2,350 to 3,470 orders/s on one SKU, 1,850 to 3,060 on a hundred; about 300 one by one.
+// On PostgreSQL and MySQL several processes that hold the same hot SKU wait for each other's commits: its limit is orders per batch ×
+// commits per second of one process, which bucket rows would multiply; there are none yet.
 package inventory
 
 import (

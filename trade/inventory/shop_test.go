@@ -140,7 +140,7 @@ func refund(orderNo, refundNo string, lines ...trade.RefundLine) trade.Refund {
 
 func (s *shop) receipt(sku string, quantity int64, key string) error {
 	return s.Store.Update(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
-		return s.service.Receive(ctx, tx, inventory.Receipt{SKU: sku, Quantity: quantity, Key: key})
+		return s.service.Receive(ctx, tx, inventory.Receipt{SKU: sku, Quantity: quantity, Key: key}, "test")
 	})
 }
 

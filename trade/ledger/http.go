@@ -227,7 +227,7 @@ func (s *Service) correct(ctx context.Context, in *struct{ Body Correction }) (*
 			"say why in fewer words")
 	}
 	who, _ := trade.PrincipalOf(ctx)
-	made, err := s.Correct(ctx, trade.TxOf(ctx), in.Body.JournalKey, in.Body.Reason, who.String())
+	made, err := s.Correct(ctx, trade.TxOf(ctx), in.Body.JournalKey, in.Body.Reason, trade.RequestKey(ctx), who.String())
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type Journal struct {
 	OrderNo  string    `json:"order_no,omitempty"`
 	Corrects string    `json:"corrects,omitempty"` // key of the journal that this one turns around
 	Reason   string    `json:"reason,omitempty"`
-	Cause    string    `json:"cause"` // key of the event, or who asked
+	Cause    string    `json:"cause"` // key of the event or the request
 	Actor    string    `json:"actor"`
 	At       time.Time `json:"at"`
 	Postings []Posting `json:"postings"`
@@ -149,7 +149,7 @@ func balanced(postings []Posting) error {
 
 // Correct turns a journal around: the same postings on the other sides, under the key "CORRECTION:{key}", so at most once.
 // The journal stays as it is. The error is a trade.Problem when there is no such journal or it was corrected for another reason.
-func (s *Service) Correct(ctx context.Context, tx convergo.Tx, key, reason, actor string) (*Journal, error) {
+func (s *Service) Correct(ctx context.Context, tx convergo.Tx, key, reason string, cause convergo.Key, actor string) (*Journal, error) {
 	wrong, err := s.journal(ctx, tx, key)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *Service) Correct(ctx context.Context, tx convergo.Tx, key, reason, acto
 		return nil, trade.NotFound("body.journal_key", fmt.Sprintf("there is no journal %q", key))
 	}
 	c := Journal{
-		Key: correction + ":" + key, Kind: correction, OrderNo: wrong.OrderNo, Corrects: key, Reason: reason, Cause: actor, Actor: actor,
+		Key: correction + ":" + key, Kind: correction, OrderNo: wrong.OrderNo, Corrects: key, Reason: reason, Cause: string(cause), Actor: actor,
 	}
 	if err := convergo.Key(c.Key).Validate(); err != nil {
 		return nil, trade.Invalid("body.journal_key", "the correction's key "+err.Error(), "post a correction of the original journal instead")

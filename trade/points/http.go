@@ -74,7 +74,7 @@ func (s *Service) grant(ctx context.Context, in *struct{ Body Grant }) (*account
 			"use a short text such as spring-campaign:u-17")
 	}
 	tx := trade.TxOf(ctx)
-	if err := s.Grant(ctx, tx, g); err != nil {
+	if err := s.Grant(ctx, tx, g, trade.RequestKey(ctx)); err != nil {
 		return nil, err
 	}
 	return s.show(ctx, tx, g.User)
@@ -82,9 +82,9 @@ func (s *Service) grant(ctx context.Context, in *struct{ Body Grant }) (*account
 
 // Grant gives points to a customer, once per g.Key. The error is a trade.Problem when the key was used for another grant.
 // The ledger is not told: a grant has no order and no currency until its points are spent.
-func (s *Service) Grant(ctx context.Context, tx convergo.Tx, g Grant) error {
+func (s *Service) Grant(ctx context.Context, tx convergo.Tx, g Grant, cause convergo.Key) error {
 	key := grantKind + ":" + g.Key
-	fresh, err := s.record(ctx, tx, entry{key: key, kind: grantKind, userID: g.User, points: g.Points, cause: trade.KindOperator})
+	fresh, err := s.record(ctx, tx, entry{key: key, kind: grantKind, userID: g.User, points: g.Points, cause: cause})
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (s *shop) must(t testing.TB, err error) {
 
 func (s *shop) grant(user string, n int64, key string) error {
 	return s.Store.Update(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
-		return s.service.Grant(ctx, tx, points.Grant{User: user, Points: n, Key: key})
+		return s.service.Grant(ctx, tx, points.Grant{User: user, Points: n, Key: key}, "test")
 	})
 }
 

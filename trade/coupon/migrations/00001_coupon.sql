@@ -47,7 +47,6 @@ CREATE TABLE coupon_use (
   CONSTRAINT coupon_use_amount CHECK (amount >= 0),
   CONSTRAINT coupon_use_state CHECK (state IN ('LOCKED', 'REJECTED', 'REDEEMED', 'RELEASED', 'RETURNED'))
 );
-CREATE INDEX coupon_use_biz ON coupon_use (biz_id, biz_type);
 
 -- +goose Down
 DROP TABLE coupon_use;

@@ -53,7 +53,6 @@ CREATE TABLE stock_hold (
   CONSTRAINT stock_hold_deducted CHECK (returned = 0 OR state = 'DEDUCTED'),
   CONSTRAINT stock_hold_state CHECK (state IN ('HELD', 'RELEASED', 'DEDUCTED'))
 );
-CREATE INDEX stock_hold_sku ON stock_hold (sku, state);
 
 -- +goose Down
 DROP TABLE stock_hold;
