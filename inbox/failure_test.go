@@ -102,6 +102,35 @@ func TestAPermanentErrorAndTheLastAttemptLeadToTheDeadLetters(t *testing.T) {
 	}
 }
 
+// Facts 3.6: a redrive lets the dead one go first, then those behind it, in order, before newer ones.
+func TestARedrivenLetterGoesFirstAndTheRestFollowsInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, src := newStore(), newSource(event("O-1", 1), event("O-1", 2), event("O-2", 1))
+		var cured atomic.Bool
+		c, _ := running(t, s, src, inbox.Config{}, moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
+			if e.Key == "Moved:O-1:v1" && !cured.Load() {
+				return convergo.Permanent(errWeather)
+			}
+			return s.effect(ctx, tx, e)
+		}))
+		pass(time.Hour)
+		src.send(event("O-1", 3))
+		pass(time.Hour)
+		same(t, "held", fmt.Sprint(s.log("O-1"), s.log("O-2")), "[] [1]")
+		cured.Store(true)
+		dead, err := s.DeadLetters(t.Context(), "points", 10, "")
+		if err != nil || len(dead) != 1 {
+			t.Fatalf("dead letters: %v %v", dead, err)
+		}
+		same(t, "redrive", s.RedriveLetter(t.Context(), dead[0].ID, "ann", time.Now()), nil)
+		src.send(event("O-1", 4))
+		c.Wake()
+		settle()
+		same(t, "in order", s.log("O-1"), "[1 2 3 4]")
+		same(t, "unacknowledged", src.unacked(), 0)
+	})
+}
+
 // Another instance has read the same queue, buried its head and left the rest for a person.
 func TestAQueueThatChangedSinceItWasReadIsReadAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -26,8 +27,8 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 		case err != nil:
 			failures++
 			c.pause(ctx, failures, "queues cannot be worked off", err)
-		case len(queues) > 0:
-			failures = 0
+		case slices.ContainsFunc(queues, func(q Queue) bool { return len(q.Messages) > 0 }):
+			failures = 0 // and look again at once
 		default:
 			failures = 0
 			wait := c.cfg.Poll
@@ -44,6 +45,9 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 func (c *Consumer[TX]) drainAll(ctx context.Context, queues []Queue) (err error) {
 	inARow := 0
 	for i := 0; i < len(queues) && inARow < 2 && ctx.Err() == nil; i++ {
+		if len(queues[i].Messages) == 0 { // a store that breaks its contract must not make us spin
+			continue
+		}
 		failed := c.drain(ctx, queues[i])
 		if failed == nil {
 			inARow = 0
@@ -61,7 +65,7 @@ func (c *Consumer[TX]) drainAll(ctx context.Context, queues []Queue) (err error)
 // than an outage, the head is tried alone, and if that fails too the failure is the head's.
 func (c *Consumer[TX]) drain(ctx context.Context, q Queue) error {
 	err := c.drainSome(ctx, q.Messages)
-	if err == nil || convergo.VerdictOf(err) == convergo.Outage || len(q.Messages) == 0 {
+	if err == nil || convergo.VerdictOf(err) == convergo.Outage {
 		return err
 	}
 	head := q.Messages[:1]
