@@ -227,7 +227,7 @@ func (d *theDrill) openWorld(ctx context.Context, s secrets, shop string) (strin
 	}
 	d.worldDB = db
 	faults := simulate.Faults{
-		Seed: d.Seed, Copies: 8, Delay: 400 * time.Millisecond, Forged: 0.05, LostAnswers: 0.05, Hang: 100 * time.Millisecond, Errors: 0.03, Refusals: 0.05,
+		Seed: d.Seed, Copies: 8, Delay: 400 * time.Millisecond, Forged: 50, LostAnswers: 50, Hang: 100 * time.Millisecond, Errors: 30, Refusals: 50,
 	}
 	if d.world, err = openWorld(ctx, db, s, shop, faults, 600*time.Millisecond, nil); err != nil {
 		return "", err

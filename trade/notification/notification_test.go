@@ -128,7 +128,7 @@ func TestEachOccasionIsToldOnce(t *testing.T) {
 }
 
 func TestAProviderThatAcceptsAndThenTimesOutIsAskedAndTellsOnce(t *testing.T) {
-	r := newRig(t, simulate.Faults{LostAnswers: 1})
+	r := newRig(t, simulate.Faults{LostAnswers: 1000})
 	r.MustDeliver(trade.OrderShipped, "O-1", 3, trade.Moved{OrderNo: "O-1", UserID: "u-1"})
 	r.RunCalls()
 	if n := r.Int("SELECT COUNT(*) FROM notification WHERE state = 'PENDING'"); n != 1 {

@@ -11,7 +11,8 @@ import (
 	"github.com/convergo/convergo"
 )
 
-// Faults is how unreliable the world is. The zero value is a perfect world. Rates are between 0 and 1.
+// Faults is how unreliable the world is. The zero value is a perfect world. Shares are per mille: 50 is one in twenty, 1000
+// is always.
 type Faults struct {
 	Seed uint64
 	// Copies of each notice, all of which are delivered until acknowledged; default 1.
@@ -19,16 +20,16 @@ type Faults struct {
 	// Delay: each copy is held back by a random part of it, which also shuffles notices and copies.
 	Delay time.Duration
 	// Forged is the share of deliveries before which somebody else sends a forged copy.
-	Forged float64
+	Forged int
 	// LostAnswers is the share of requests (channel, carrier, messenger) that are carried out and whose answer never arrives.
-	LostAnswers float64
+	LostAnswers int
 	// Hang is how long a lost answer keeps the caller waiting before the connection breaks; default 0.
 	Hang time.Duration
 	// Errors is the share of requests that are answered 503, with nothing done.
-	Errors float64
+	Errors int
 	// Refusals is the share of refund numbers that the channel refuses for good. It depends on the number alone: the same
 	// number is refused again, another one is another draw.
-	Refusals float64
+	Refusals int
 }
 
 // Names of the faults in Stats.
@@ -41,13 +42,12 @@ const (
 	faultRefusal    = "refund_refused"   // definite refusals of a refund
 	faultDeclined   = "payment_declined" // a buyer's card was declined
 	faultAmount     = "wrong_amount"     // a buyer paid another amount
-	faultCurrency   = "wrong_currency"   //
+	faultCurrency   = "wrong_currency"   // in another currency
 	faultMerchant   = "wrong_merchant"   // a notice about somebody else's account
 	faultUnknown    = "unknown_order"    // a payment under a trade number that nobody issued
 	faultForced     = "late_or_second"   // money taken although the trade was closed or paid
 	faultDelayed    = "notice_held_back" // copies that wait before their first delivery
 	faultUnacked    = "notice_not_acked" // deliveries that were not acknowledged
-	maxShare        = float64(1<<53 - 1) // scale of share
 )
 
 // dice are the seeded random decisions.
@@ -61,13 +61,13 @@ func newDice(f Faults) *dice {
 	return &dice{faults: f, random: rand.New(rand.NewPCG(f.Seed, 0x636f6e766572676f))}
 }
 
-func (d *dice) roll(rate float64) bool {
-	if rate <= 0 {
+func (d *dice) roll(perMille int) bool {
+	if perMille <= 0 {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.random.Float64() < rate
+	return d.random.IntN(1000) < perMille
 }
 
 // within is a random part of most.
@@ -83,8 +83,7 @@ func (d *dice) within(most time.Duration) time.Duration {
 // refuses decides by the number alone.
 func (d *dice) refuses(number string) bool {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(number), d.faults.Seed))
-	share := float64(binary.BigEndian.Uint64(sum[:8])>>11) / maxShare
-	return share < d.faults.Refusals
+	return int(binary.BigEndian.Uint64(sum[:8])%1000) < d.faults.Refusals
 }
 
 // count adds to a fault's figure.

@@ -29,7 +29,7 @@ func TestEveryCopyIsDeliveredUnderOneID(t *testing.T) {
 }
 
 func TestForgedCopiesAreRefusedAndCounted(t *testing.T) {
-	s := newShop(t, Faults{Forged: 1})
+	s := newShop(t, Faults{Forged: 1000})
 	s.pay("O-1-1", 100, PayOptions{})
 	s.deliver()
 	f := s.stats().Faults
@@ -41,7 +41,7 @@ func TestForgedCopiesAreRefusedAndCounted(t *testing.T) {
 func TestALostAnswerIsDoneAndTheQuestionFindsIt(t *testing.T) {
 	s := newShop(t, Faults{})
 	p := s.pay("O-1-1", 100, PayOptions{})
-	s.world.cfg.Faults.LostAnswers = 1
+	s.world.cfg.Faults.LostAnswers = 1000
 	request := channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 100, Currency: "CNY"}
 	_, err := s.client.Refund(t.Context(), request)
 	if !errors.Is(err, channel.ErrAmbiguous) || convergo.VerdictOf(err) != convergo.Again {
@@ -58,7 +58,7 @@ func TestALostAnswerIsDoneAndTheQuestionFindsIt(t *testing.T) {
 func TestAnErrorDoesNothing(t *testing.T) {
 	s := newShop(t, Faults{})
 	p := s.pay("O-1-1", 100, PayOptions{})
-	s.world.cfg.Faults.Errors = 1
+	s.world.cfg.Faults.Errors = 1000
 	_, err := s.client.Refund(t.Context(), channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 100, Currency: "CNY"})
 	if !errors.Is(err, channel.ErrAmbiguous) {
 		t.Fatalf("%v", err)
@@ -70,7 +70,7 @@ func TestAnErrorDoesNothing(t *testing.T) {
 }
 
 func TestARefusalBelongsToTheNumber(t *testing.T) {
-	s := newShop(t, Faults{Refusals: 0.5})
+	s := newShop(t, Faults{Refusals: 500})
 	p := s.pay("O-1-1", 1_000_000, PayOptions{})
 	refused, passed := 0, 0
 	for i := range 40 {
@@ -148,7 +148,7 @@ func TestACancellationBeforeTheBookingLeavesATombstone(t *testing.T) {
 func TestAMessageIsOneByKey(t *testing.T) {
 	s := newShop(t, Faults{})
 	m := MessageRequest{Key: "NOTIFY:OrderPaid:O-1", To: "u-1", Text: "paid"}
-	s.world.cfg.Faults.LostAnswers = 1
+	s.world.cfg.Faults.LostAnswers = 1000
 	if _, _, err := s.post("/messenger/messages", m); err == nil {
 		t.Errorf("the answer was not lost")
 	}
