@@ -49,6 +49,10 @@ func (c *Calls[TX]) call(ctx context.Context, h Handler[TX], call Claimed) (resu
 	if c.spent(call) && (noTrace || !call.Ambiguous || h.Query == nil) {
 		return nil, Outcome{State: Failed}, fmt.Errorf("%s %s: %d attempts: %w", call.Kind, call.Key, call.Attempts, ErrGaveUp)
 	}
+	if err := ctx.Err(); err != nil {
+		// The process stood still for so long that the lease may have gone: whoever has it now may be calling.
+		return nil, c.later(call, call.Ambiguous), fmt.Errorf("%s %s: no time left to call: %w", call.Kind, call.Key, err)
+	}
 	c.stats.made.Add(1)
 	err := guard("do", func() (err error) { result, err = h.Do(ctx, call); return err })
 	var unsent notSent

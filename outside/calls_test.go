@@ -242,6 +242,25 @@ func TestReport27ASlowOwnerLosesItsCallAndItsLateResultIsDropped(t *testing.T) {
 	})
 }
 
+// The process was frozen between the claim and the call: it does not call any more.
+func TestACallWhoseTimeIsOverBeforeItBeganIsNotMade(t *testing.T) {
+	bubble(t, func(t *testing.T, s *shop) {
+		frozen := false
+		calls, _ := s.open(outside.Config{Workers: 1, Lease: 8 * time.Second, Probe: func(point string) {
+			if point == "outside.reserved" && !frozen {
+				frozen = true
+				<-time.After(7 * time.Second)
+			}
+		}}, s.handler())
+		s.schedule(calls, refund)
+		pass(7 * time.Second)
+		s.want("heard", s.channel.heard(), "")
+		pass(time.Minute)
+		s.want("later", s.channel.heard(), "do RF-1")
+		s.want("retried", calls.Stats().Retried, 1)
+	})
+}
+
 func TestTwoInstancesMakeACallOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, s *shop) {
 		a, _ := s.open(outside.Config{}, s.handler())
