@@ -88,7 +88,7 @@ func TestReport20TheLimitCountsReservationsNotFinishedOrders(t *testing.T) {
 	}
 }
 
-func TestReport21AnOrderRecognisesItsOwnEarlierUse(t *testing.T) {
+func TestReport21AnOrderRecognizesItsOwnEarlierUse(t *testing.T) {
 	s := open(t)
 	s.must(t, s.create(terms("C-1", 1, 1)))
 	var wait sync.WaitGroup

@@ -32,7 +32,7 @@ func (r refusal) Error() string { return string(r) }
 
 // created locks the coupon that the order names and answers CouponLocked or CouponRejected.
 //
-// A use that is known was answered already (an order recognises its own earlier use and is not refused by it), or its
+// A use that is known was answered already (an order recognizes its own earlier use and is not refused by it), or its
 // cancellation came first (a RELEASED tombstone): nothing may be locked for it, because nobody would release it again.
 func (s *Service) created(ctx context.Context, tx convergo.Tx, e convergo.Event) error {
 	placed, err := trade.Decode[trade.OrderPlaced](e)

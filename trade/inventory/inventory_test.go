@@ -383,8 +383,7 @@ func TestTheOperatorReceivesStockAndEverybodySeesIt(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for low, want := range map[int]int{2: 0, 3: 1} {
-		var list struct{ Stock []inventory.Stock }
-		list = tradetest.Into[struct{ Stock []inventory.Stock }](t, s.Get(tradetest.Operator(), fmt.Sprintf("/stock?low=%d", low)))
+		list := tradetest.Into[struct{ Stock []inventory.Stock }](t, s.Get(tradetest.Operator(), fmt.Sprintf("/stock?low=%d", low)))
 		if len(list.Stock) != want {
 			t.Errorf("low=%d lists %d SKUs", low, len(list.Stock))
 		}
