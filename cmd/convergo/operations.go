@@ -95,6 +95,9 @@ type statsOutput struct {
 		CallsMade       int64  `json:"calls_made"`
 		CallsTakenOver  int64  `json:"calls_taken_over"`
 		CallsAsked      int64  `json:"calls_asked" doc:"questions to the other side about an ambiguous call"`
+		Commits         int64  `json:"commits" doc:"of the service's database that this process made; concurrent transactions share one"`
+		Transactions    int64  `json:"transactions" doc:"that were committed"`
+		Statements      int64  `json:"statements"`
 		LastRelayError  string `json:"last_relay_error,omitempty"`
 		ServiceDatabase string `json:"service"`
 	}
@@ -110,6 +113,8 @@ func (o operations) stats(ctx context.Context, _ *struct{}) (*statsOutput, error
 	b.ServiceDatabase = o.service.Name()
 	b.EventsSent, b.SendFailures, b.Lanes, b.BrokerOutage, b.LastRelayError = r.Sent, r.Failed, r.Lanes, r.InOutage, r.LastError
 	b.CallsMade, b.CallsTakenOver, b.CallsAsked = c.Made, c.TakenOver, c.Asked
+	s := o.store.Stats()
+	b.Commits, b.Transactions, b.Statements = s.Commits, s.Updates, s.Statements
 	if o.inbox != nil {
 		i := o.inbox.Stats()
 		b.Applied, b.Duplicates, b.ApplyFailures = i.Applied, i.Duplicates, i.Failed
