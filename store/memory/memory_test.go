@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
@@ -85,6 +87,28 @@ func TestWakeUpsComeOnceACommit(t *testing.T) {
 	if woken != 1 {
 		t.Fatalf("woken %d times, want once: one commit made events pending", woken)
 	}
+}
+
+func TestLeasesExpireByTheClockOfSynctest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		take := func(owner string) int {
+			leases, err := s.Lease(t.Context(), relay.LeaseRequest{Owner: owner, Term: 30 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(leases)
+		}
+		take("killed")
+		<-time.After(29 * time.Second)
+		if n := take("b"); n != 0 {
+			t.Fatalf("%d lanes were taken before the term had passed", n)
+		}
+		<-time.After(time.Second)
+		if n := take("b"); n != convergo.Lanes {
+			t.Fatalf("%d lanes were taken after the term, want all", n)
+		}
+	})
 }
 
 func TestATableIsAnOrderedMapWhoseOldVersionsStay(t *testing.T) {

@@ -19,6 +19,7 @@ func operatorLaws[TX any]() []law[TX] {
 		{"a dead event keeps payload, headers, error, attempts and place", deadEventKept[TX]},
 		{"a redriven event heads its aggregate's queue and goes at once", redrivenHeads[TX]},
 		{"redriving a later dead event first is refused", laterEventRefused[TX]},
+		{"after a decision on one dead event another still holds the aggregate", stillHeld[TX]},
 		{"a discarded event is never sent and its aggregate goes on", discardedEvent[TX]},
 		{"a person cannot act twice on one dead event, nor on one that is not dead", actOnce[TX]},
 		{"a replay sends again what was sent, in the order of writing, and nothing else", replay[TX]},
@@ -146,6 +147,32 @@ func laterEventRefused[TX any](r *rig[TX]) {
 	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base))
 	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base))
 	equalLists(r, "claimed", versions(of(r.claim(leases, 10, 0), a)), 1, 2)
+}
+
+func stillHeld[TX any](r *rig[TX]) {
+	a := order("1")
+	leases := r.lease("a")
+	r.insert(event(a, 1))
+	r.killEvents(leases, false)
+	r.insert(event(a, 2))
+	r.killEvents(leases, true)
+	r.insert(event(a, 3))
+	list := r.deadEvents()
+	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base))
+	equalLists(r, "claimed", keys(r.claim(leases, 10, 0).Events), "held "+string(event(a, 3).Key))
+	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base))
+	equalLists(r, "claimed then", versions(r.claim(leases, 10, 0).Events), 1, 2, 3)
+
+	r.bury(consumer, event(a, 1), 1, false)
+	r.bury(consumer, event(a, 2), 1, true)
+	r.enqueue(consumer, event(a, 3))
+	letters := r.letters(consumer)
+	r.must(r.Operators.DiscardLetter(r.ctx, letters[0].ID, "ann", "", r.base))
+	queues, _ := r.due(consumer, 0)
+	equal(r, "due queues", len(queues), 0)
+	r.must(r.Operators.RedriveLetter(r.ctx, letters[1].ID, "ann", r.base))
+	queues, _ = r.due(consumer, 0)
+	equalLists(r, "due then", queuedVersions(queues["1"]), 2, 3)
 }
 
 func discardedEvent[TX any](r *rig[TX]) {

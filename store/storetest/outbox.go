@@ -198,7 +198,8 @@ func sameEvent[TX any](r *rig[TX], got, want convergo.Event) {
 }
 
 func keysAreBytes[TX any](r *rig[TX]) {
-	names := []convergo.Key{"Pay-7f", "pay-7F", "café-1", "cafe-1", "cafe\u0301-1", "😀", "😡", "１", "1", "a  b", "a b", "ß", "ss", "%", "_", "Ⅷ", "İ", "i", "I"}
+	names := []convergo.Key{"Pay-7f", "pay-7F", "café-1", "cafe-1", "cafe\u0301-1", "😀", "😡", "１", "1", "a  b", "a b",
+		"ß", "ss", "%", "_", "Ⅷ", "İ", "i", "I"}
 	var events []convergo.Event
 	for n, k := range names {
 		e := event(convergo.Aggregate{Type: "pay", ID: string(k)}, n+1)

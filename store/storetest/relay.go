@@ -271,7 +271,9 @@ func delayedJoin[TX any](r *rig[TX]) {
 	equalLists(r, "two are due; they join behind what is there, in order of their times", versions(c.Events), 5, 2, 3)
 	equal(r, "next due, then", c.NextDue.Equal(late.DeliverAt), true)
 	// A delayed event of a blocked aggregate waits its turn.
-	r.settle(used, time.Hour, relay.Settlement{Sent: c.Events[:1], Failed: []relay.Failure{r.fail(c.Events[1], 3*time.Hour)}, Aside: c.Events[2:]})
+	r.settle(used, time.Hour, relay.Settlement{
+		Sent: c.Events[:1], Failed: []relay.Failure{r.fail(c.Events[1], 3*time.Hour)}, Aside: c.Events[2:],
+	})
 	c = r.claim(leases, 10, 2*time.Hour)
 	equalLists(r, "due while its aggregate is blocked", keys(c.Events), "held "+string(late.Key))
 	r.settle(used, 2*time.Hour, relay.Settlement{Aside: c.Events})
