@@ -146,13 +146,13 @@ func (tx *Tx) inGoOn(consumer string, a convergo.Aggregate, now int64, hold bool
 	if !blocked {
 		b = inBlockedRow{aggregate: a, next: now}
 	}
-	head, any := tx.inHead(consumer, digest)
+	head, found := tx.inHead(consumer, digest)
 	switch {
 	case hold:
 		b.held = true
 		tx.setInBlocked(consumer, digest, b)
 	case b.held:
-	case !any:
+	case !found:
 		tx.inUnblock(consumer, digest)
 	default:
 		if row, _ := tx.now.inQueue.get(head); row.attempts == 0 {

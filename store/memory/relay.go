@@ -40,11 +40,11 @@ func (s *Store) promote(ctx context.Context, leases []relay.Lease, now time.Time
 		}
 		return list
 	}
-	any := false
+	some := false
 	for _, l := range leases {
-		any = any || len(due(s.committed.Load(), l.Lane)) > 0
+		some = some || len(due(s.committed.Load(), l.Lane)) > 0
 	}
-	if !any {
+	if !some {
 		return nil
 	}
 	return s.change(ctx, "promote delayed events", func(tx *Tx) error {
@@ -279,10 +279,10 @@ func (tx *Tx) unblock(digest convergo.Digest) {
 // act; else its head is due at once, unless it has failed before (then its own time stands).
 func (tx *Tx) goOn(digest convergo.Digest, now int64) {
 	b, blocked := tx.now.blocked.get(digest)
-	head, any := tx.head(digest)
+	head, found := tx.head(digest)
 	switch {
 	case blocked && b.held:
-	case !any:
+	case !found:
 		tx.unblock(digest)
 	case !blocked:
 		e, _ := tx.now.events.get(head.id)
@@ -293,7 +293,7 @@ func (tx *Tx) goOn(digest convergo.Digest, now int64) {
 	}
 }
 
-func (tx *Tx) head(digest convergo.Digest) (head waitingRow, any bool) {
+func (tx *Tx) head(digest convergo.Digest) (head waitingRow, found bool) {
 	for k, row := range tx.now.waiting.from(placeInQueue{digest: digest}) {
 		return row, k.digest == digest
 	}
