@@ -300,6 +300,9 @@ func TestTheSweepClosesWhatTheReminderMissedAndNothingElse(t *testing.T) {
 	r.is(overdue, order.Closing)
 	r.is(paid, order.Paid)
 	r.is(young, order.Created)
+	if n := r.Int("SELECT COUNT(*) FROM orders WHERE due_at IS NOT NULL"); n != 1 {
+		t.Errorf("%d orders are due some time, want the open one", n)
+	}
 	reminders := r.Events(trade.OrderTimeout)
 	if len(reminders) != 3 || !reminders[0].DeliverAt.Equal(tradetest.Start().Add(paymentWindow)) {
 		t.Errorf("the reminders are %+v", reminders)

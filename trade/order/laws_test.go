@@ -25,9 +25,9 @@ func rank(s machine.State) int {
 // order. Handlers may refuse, but the order goes forward or stays, it is told of each step once, and PAID and CANCELED
 // exclude one another.
 func TestE2NothingMovesAnOrderBackwards(t *testing.T) {
+	r := newRig(t) // one database for all plays, each with an order of its own
+	w := r.goods(1000, 3)
 	rapid.Check(t, func(rt *rapid.T) {
-		r := newRig(t)
-		w := r.goods(1000, 3)
 		w.CouponCode, w.PointsToSpend = "C", 100
 		no := r.place("u-1", w)
 		answer := trade.Answer{OrderNo: no, Amount: 500, Points: 100}
@@ -40,7 +40,7 @@ func TestE2NothingMovesAnOrderBackwards(t *testing.T) {
 				}
 			case trade.PaymentRefunded, trade.PaymentRefundFailed:
 				moves = append(moves, func() {
-					for _, p := range tradetest.Payloads[trade.Refund](r.Bench, trade.RefundApproved) {
+					for _, p := range tradetest.PayloadsOf[trade.Refund](r.Bench, no, trade.RefundApproved) {
 						_ = r.tell(eventType, no, trade.RefundPaid{RefundNo: p.RefundNo, OrderNo: no, Amount: p.Cash, Channel: "sim"})
 					}
 				})
@@ -75,7 +75,7 @@ func TestE2NothingMovesAnOrderBackwards(t *testing.T) {
 
 func lawsOf(rt *rapid.T, r *rig, no string) {
 	count := map[string]int{}
-	for _, e := range r.Events("") {
+	for _, e := range r.EventsOf(no, "") {
 		count[e.Type]++
 	}
 	for _, once := range []string{trade.OrderCreated, trade.OrderPayable, trade.OrderClosing, trade.OrderCanceled, trade.OrderPaid, trade.OrderShipped, trade.OrderCompleted} {
@@ -93,7 +93,7 @@ func lawsOf(rt *rapid.T, r *rig, no string) {
 		}
 	}
 	var cash int64
-	for _, p := range tradetest.Payloads[trade.Refund](r.Bench, trade.OrderRefunded) {
+	for _, p := range tradetest.PayloadsOf[trade.Refund](r.Bench, no, trade.OrderRefunded) {
 		cash += p.Cash
 	}
 	if cash > o.Payable || (o.Status == order.Refunded) != (cash == o.Payable && count[trade.OrderPaid] == 1 && o.RefundedAmount == o.GoodsTotal && cash > 0) {

@@ -124,8 +124,8 @@ func TestCaseB45RefundsArePaidPricesAndSumToTheWhole(t *testing.T) {
 }
 
 func TestReport29WhateverIsRefundedFirstEverythingIsRefundedInTheEnd(t *testing.T) {
+	r := newRig(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		r := newRig(t)
 		var goods []int64
 		for range rapid.IntRange(1, 4).Draw(rt, "lines") {
 			goods = append(goods, rapid.Int64Range(0, 5000).Draw(rt, "price"), rapid.Int64Range(1, 7).Draw(rt, "quantity"))
@@ -171,7 +171,7 @@ func TestReport29WhateverIsRefundedFirstEverythingIsRefundedInTheEnd(t *testing.
 		}
 		r.is(no, order.Refunded)
 		var cash, couponBack, pointsBack int64
-		all := tradetest.Payloads[trade.Refund](r.Bench, trade.OrderRefunded)
+		all := tradetest.PayloadsOf[trade.Refund](r.Bench, no, trade.OrderRefunded)
 		for i, p := range all {
 			cash, couponBack, pointsBack = cash+p.Cash, couponBack+p.CouponTotal, pointsBack+p.PointsBack
 			if p.CashSoFar != cash || p.Full != (i == len(all)-1) || p.Amount != p.Cash+p.CouponTotal+p.PointsBack {
@@ -262,5 +262,19 @@ func TestAPartialRefundLeavesTheOrderAndAFailedOneFreesItsPieces(t *testing.T) {
 	p := tradetest.Payloads[trade.Refund](r.Bench, trade.OrderRefunded)
 	if len(p) != 2 || p[0].Full || !p[1].Full || p[1].CashSoFar != 3000 {
 		t.Errorf("OrderRefunded: %+v", p)
+	}
+}
+
+func TestAFailedRefundLeavesNoUnitOverAndNoneTwice(t *testing.T) {
+	r := newRig(t)
+	w := r.goods(1000, 3)
+	w.CouponCode = "BIG"
+	no := r.paid("u-1", w, 2000, 0) // three pieces, 1000 paid: 333, 333, 334
+	first := r.asked(r.refund(no, pieces(1, 2)))
+	second := r.asked(r.refund(no, pieces(1, 1)))
+	r.must(r.tell(trade.PaymentRefundFailed, no, trade.RefundPaid{RefundNo: first.RefundNo, OrderNo: no}))
+	third := r.asked(r.refund(no, pieces(1, 2)))
+	if first.Cash != 666 || second.Cash != 334 || third.Cash != 666 {
+		t.Errorf("refunds of %d (failed), %d and %d; want 666, 334 and 666", first.Cash, second.Cash, third.Cash)
 	}
 }

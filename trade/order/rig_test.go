@@ -155,8 +155,8 @@ func (r *rig) is(no string, want any) {
 func (r *rig) types(no string) []string {
 	r.T.Helper()
 	var types []string
-	for _, e := range r.Events("") {
-		if e.Aggregate.ID == no && e.Type != trade.OrderTimeout {
+	for _, e := range r.EventsOf(no, "") {
+		if e.Type != trade.OrderTimeout {
 			types = append(types, e.Type)
 		}
 	}

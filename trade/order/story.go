@@ -56,7 +56,7 @@ func (s *Service) story(ctx context.Context, in *struct {
 		return nil, err
 	}
 	out := &wholeStoryAnswer{Story{OrderNo: in.No, Entries: own, Unanswered: []Unanswered{}}}
-	names := slices.Sorted(maps.Keys(s.cfg.Peers))
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.cfg.Peers)), func(name string) bool { return name == Name }) // our own part we have
 	parts, errs := make([][]trade.StoryEntry, len(names)), make([]error, len(names))
 	var all sync.WaitGroup // no transaction is open while the network is waited for
 	for i, name := range names {

@@ -25,7 +25,7 @@ func TestAStoryIsMergedFromAllServicesAndNamesThoseThatAreSilent(t *testing.T) {
 	defer broken.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	r := newRigWith(t, order.Config{PeerKey: "peer-key", Peers: map[string]string{"points": peer.URL + "/", "ledger": broken.URL, "coupon": gone.URL}})
+	r := newRigWith(t, order.Config{PeerKey: "peer-key", Peers: map[string]string{"points": peer.URL + "/", "ledger": broken.URL, "coupon": gone.URL, "order": gone.URL}})
 	no := r.place("alice", r.goods(8800, 1))
 	r.Clock.Advance(time.Minute)
 	r.hold(no, 0, 0)

@@ -189,10 +189,21 @@ func (b *Bench) MustDeliver(eventType, orderNo string, version int64, payload an
 // Events are the events of a type in the outbox, oldest first; of all types when it is empty.
 func (b *Bench) Events(eventType string) []convergo.Event {
 	b.T.Helper()
+	return b.events("1 = 1", eventType)
+}
+
+// EventsOf are one order's events of a type in the outbox, oldest first; of all types when it is empty.
+func (b *Bench) EventsOf(orderNo, eventType string) []convergo.Event {
+	b.T.Helper()
+	return b.events("aggregate_id = ?", eventType, orderNo)
+}
+
+func (b *Bench) events(where, eventType string, args ...any) []convergo.Event {
+	b.T.Helper()
 	var found []convergo.Event
 	err := b.Store.View(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
 		rows, err := tx.QueryContext(ctx, `SELECT message_id, event_key, topic, type, aggregate_type, aggregate_id, aggregate_version, payload,
-			deliver_at, created_at FROM outbox_event WHERE ? IN ('', type) ORDER BY id`, eventType)
+			deliver_at, created_at FROM outbox_event WHERE `+where+` AND ? IN ('', type) ORDER BY id`, append(args, eventType)...)
 		if err != nil {
 			return err
 		}
@@ -218,8 +229,19 @@ func (b *Bench) Events(eventType string) []convergo.Event {
 // Payloads are the payloads of the outbox's events of a type, oldest first.
 func Payloads[P any](b *Bench, eventType string) []P {
 	b.T.Helper()
+	return payloadsOf[P](b, b.Events(eventType))
+}
+
+// PayloadsOf are the payloads of one order's events of a type, oldest first.
+func PayloadsOf[P any](b *Bench, orderNo, eventType string) []P {
+	b.T.Helper()
+	return payloadsOf[P](b, b.EventsOf(orderNo, eventType))
+}
+
+func payloadsOf[P any](b *Bench, events []convergo.Event) []P {
+	b.T.Helper()
 	var payloads []P
-	for _, e := range b.Events(eventType) {
+	for _, e := range events {
 		p, err := trade.Decode[P](e)
 		if err != nil {
 			b.T.Fatal(err)
