@@ -148,7 +148,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return convergo.Permanent(err)
 	}
 	client := *orDefault(c.HTTP, http.DefaultClient)
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a signed request goes where it was signed for
+	// A signed request goes where it was signed for.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := client.Do(request)
 	if err != nil {
 		return failedCall(method, path, err)

@@ -72,7 +72,8 @@ func TestNotFoundIsToldApart(t *testing.T) {
 }
 
 func TestCloseOfAPaidTradeBringsTheTrade(t *testing.T) {
-	c := answering(t, 409, `{"code":"ORDERPAID","detail":"paid","trade":{"trade_no":"O-1-1","state":"PAID","transaction":"T-1","amount":100,"currency":"CNY"}}`)
+	c := answering(t, 409, `{"code":"ORDERPAID","detail":"paid",
+		"trade":{"trade_no":"O-1-1","state":"PAID","transaction":"T-1","amount":100,"currency":"CNY"}}`)
 	closed, err := c.Close(t.Context(), "O-1-1")
 	if err != nil || !closed.Paid || closed.Trade.Transaction != "T-1" || closed.Trade.Amount != 100 {
 		t.Errorf("%+v, %v", closed, err)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-const goodNotice = `{"type":"payment.succeeded","merchant":"m-1","trade_no":"O-1-1","transaction":"T-1","amount":10000,"currency":"CNY","at":"2026-07-01T12:00:00Z"}`
+const goodNotice = `{"type":"payment.succeeded","merchant":"m-1","trade_no":"O-1-1","transaction":"T-1",` +
+	`"amount":10000,"currency":"CNY","at":"2026-07-01T12:00:00Z"}`
 
 func TestANoticeIsReadAndMayCarryMoreThanWeKnow(t *testing.T) {
 	n, err := ParseNotice([]byte(strings.Replace(goodNotice, `{`, `{"buyer":{"id":"b","tags":[1,{"x":null}]},`, 1)))

@@ -132,7 +132,8 @@ func (s *Service) Handlers() map[string]inbox.Handler[convergo.Tx] {
 			if err != nil {
 				return err
 			}
-			text := fmt.Sprintf("%s of order %s went back to you (refund %s).", trade.Money{Minor: r.Cash, Currency: r.Currency}, r.OrderNo, r.RefundNo)
+			cash := trade.Money{Minor: r.Cash, Currency: r.Currency}
+			text := fmt.Sprintf("%s of order %s went back to you (refund %s).", cash, r.OrderNo, r.RefundNo)
 			return s.tell(ctx, tx, e, occasion{r.RefundNo, r.OrderNo, r.UserID, text})
 		},
 	}
@@ -247,7 +248,8 @@ func (s *Service) list(ctx context.Context, in *struct {
 			if !trade.Owns(ctx, r.UserID) {
 				return trade.NotFound("path.order_no", "no order of yours has this number")
 			}
-			out.Body.Notifications = append(out.Body.Notifications, Notification{r.Key, r.Type, r.Body, r.State, r.Reason, convergo.FromMicros(r.CreatedAt)})
+			out.Body.Notifications = append(out.Body.Notifications,
+				Notification{r.Key, r.Type, r.Body, r.State, r.Reason, convergo.FromMicros(r.CreatedAt)})
 		}
 		return nil
 	})

@@ -31,7 +31,7 @@ func TestReport11BeforeTheOrderIsClosedTheChannelIs(t *testing.T) {
 			t.Errorf("%s can still be paid: %v", i.TradeNo, err)
 		}
 	}
-	if got := r.Post(tradetest.User(buyer), "/payments/intents", map[string]string{"order_no": "O-1", "channel": standard}); got.Status != http.StatusConflict {
+	if got := r.attempt(tradetest.User(buyer), "O-1"); got.Status != http.StatusConflict {
 		t.Errorf("a new attempt: %d %s", got.Status, got.Body)
 	}
 }

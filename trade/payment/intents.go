@@ -55,7 +55,8 @@ func (s *Service) createIntent(ctx context.Context, in *intentInput) (*intentOut
 		return nil, err
 	}
 	if _, ok := s.cfg.Channels[in.Body.Channel]; !ok {
-		return nil, trade.Invalid("body.channel", fmt.Sprintf("channel %.32q is not configured", in.Body.Channel), "use the name of a configured channel")
+		return nil, trade.Invalid("body.channel", fmt.Sprintf("channel %.32q is not configured", in.Body.Channel),
+			"use the name of a configured channel")
 	}
 	tx := trade.TxOf(ctx)
 	order, err := find[orderRow](ctx, tx, s, "FindOrder", in.Body.OrderNo)
@@ -75,7 +76,9 @@ func (s *Service) createIntent(ctx context.Context, in *intentInput) (*intentOut
 
 // openIntent counts the intent in the statement that checks that the order is open. An order that is being closed either
 // finds the intent in its list or has changed the state before, and then no row is counted here.
-func (s *Service) openIntent(ctx context.Context, tx convergo.Tx, order *orderRow, channelName string, user trade.Principal) (*intentRow, error) {
+func (s *Service) openIntent(
+	ctx context.Context, tx convergo.Tx, order *orderRow, channelName string, user trade.Principal,
+) (*intentRow, error) {
 	at := s.now()
 	now := convergo.Micros(at)
 	counted, err := s.exec(ctx, tx, "CountIntent", now, order.OrderNo, now, s.cfg.MaxIntents)
@@ -104,9 +107,11 @@ func (s *Service) notOpen(order orderRow, now int64) error {
 	case order.State != Open:
 		return trade.Conflict("body.order_no", "the order cannot be paid: its payment is "+string(order.State), "place a new order")
 	case order.ExpiresAt <= now:
-		return trade.Conflict("body.order_no", "the time to pay the order is over since "+convergo.FromMicros(order.ExpiresAt).Format(time.RFC3339), "place a new order")
+		since := convergo.FromMicros(order.ExpiresAt).Format(time.RFC3339)
+		return trade.Conflict("body.order_no", "the time to pay the order is over since "+since, "place a new order")
 	}
-	return trade.Conflict("body.order_no", fmt.Sprintf("the order has %d attempts to pay already", order.Intents), "pay one of them, or place a new order")
+	return trade.Conflict("body.order_no", fmt.Sprintf("the order has %d attempts to pay already", order.Intents),
+		"pay one of them, or place a new order")
 }
 
 func (s *Service) getIntent(ctx context.Context, in *struct {

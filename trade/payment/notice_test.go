@@ -47,7 +47,10 @@ func TestCaseB28TheCallbackThreeTimesAndTheBrowsersReturnPayOnce(t *testing.T) {
 		t.Errorf("deliveries %d", n)
 	}
 	paid := tradetest.Payloads[trade.Receipt](r.Bench, trade.PaymentSucceeded)[0]
-	want := trade.Receipt{Channel: standard, Transaction: "T-1", TradeNo: "O-100-1", OrderNo: "O-100", UserID: buyer, Amount: 8800, Currency: "CNY", Class: trade.Apply}
+	want := trade.Receipt{
+		Channel: standard, Transaction: "T-1", TradeNo: "O-100-1", OrderNo: "O-100", UserID: buyer, Amount: 8800, Currency: "CNY",
+		Class: trade.Apply,
+	}
 	if paid != want {
 		t.Errorf("PaymentSucceeded %+v", paid)
 	}
@@ -353,7 +356,7 @@ func TestReport32NobodyMarksAnOrderPaidFromABrowser(t *testing.T) {
 			t.Errorf("nobody reads %s: %d", path, got.Status)
 		}
 	}
-	if got := r.Post(tradetest.User("u-2"), "/payments/intents", map[string]string{"order_no": "O-1", "channel": standard}); got.Status != http.StatusNotFound {
+	if got := r.attempt(tradetest.User("u-2"), "O-1"); got.Status != http.StatusNotFound {
 		t.Errorf("another user pays: %d %s", got.Status, got.Body)
 	}
 	if got := r.Get(tradetest.User(buyer), "/payments/cases"); got.Status != http.StatusForbidden {

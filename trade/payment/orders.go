@@ -19,7 +19,8 @@ func (s *Service) onPayable(ctx context.Context, tx convergo.Tx, e convergo.Even
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(trade.CheckOrderNo(p.OrderNo), trade.CheckCurrency(p.Currency), trade.CheckMinor(p.Amount)); err != nil || p.Amount == 0 {
+	err = errors.Join(trade.CheckOrderNo(p.OrderNo), trade.CheckCurrency(p.Currency), trade.CheckMinor(p.Amount))
+	if err != nil || p.Amount == 0 {
 		return convergo.Permanent(fmt.Errorf("%s %s: amount %d: %w", e.Type, e.Key, p.Amount, errors.Join(err, convergo.ErrInvalid)))
 	}
 	return s.insertOrder(ctx, tx, e, p, Open)
@@ -71,7 +72,8 @@ func (s *Service) onClosing(ctx context.Context, tx convergo.Tx, e convergo.Even
 		if i.State != Open {
 			continue
 		}
-		if err := s.schedule(ctx, tx, outside.Call{Kind: callClose, Key: "CLOSE:" + i.TradeNo}, closeCall{i.Channel, i.TradeNo, c.OrderNo}); err != nil {
+		call := outside.Call{Kind: callClose, Key: "CLOSE:" + i.TradeNo}
+		if err := s.schedule(ctx, tx, call, closeCall{i.Channel, i.TradeNo, c.OrderNo}); err != nil {
 			return err
 		}
 	}
@@ -99,7 +101,8 @@ func (s *Service) closeIfDone(ctx context.Context, tx convergo.Tx, orderNo strin
 	if err != nil || moved.Answer != machine.Applied {
 		return err
 	}
-	return s.emit(ctx, tx, trade.PaymentClosed, "PaymentClosed:"+orderNo, orderNo, moved.Version, trade.Answer{OrderNo: orderNo, UserID: order.UserID})
+	return s.emit(ctx, tx, trade.PaymentClosed, "PaymentClosed:"+orderNo, orderNo, moved.Version,
+		trade.Answer{OrderNo: orderNo, UserID: order.UserID})
 }
 
 // closeCall is the payload of channel.close.

@@ -157,7 +157,8 @@ func (s *Service) giveBack(ctx context.Context, tx convergo.Tx, r receiptRow, cl
 		return err
 	}
 	return s.scheduleRefund(ctx, tx, refundCall{
-		Receipt: true, Number: "RR:" + r.cause(), Channel: r.Channel, Transaction: r.Transaction, Amount: r.Amount, Currency: r.Currency, Attempt: 1,
+		Receipt: true, Number: "RR:" + r.cause(), Channel: r.Channel, Transaction: r.Transaction, Amount: r.Amount, Currency: r.Currency,
+		Attempt: 1,
 	})
 }
 

@@ -295,10 +295,12 @@ func TestCaseB36TheIntentsIdempotencyKey(t *testing.T) {
 	body := map[string]string{"order_no": "O-1", "channel": standard}
 	one := r.PostKey(tradetest.User(buyer), "/payments/intents", "k-1", body)
 	again := r.PostKey(tradetest.User(buyer), "/payments/intents", "k-1", body)
-	if one.Status != http.StatusCreated || again.Status != http.StatusCreated || string(one.Body) != string(again.Body) || again.Header.Get("Idempotency-Replayed") != "true" {
+	if one.Status != http.StatusCreated || again.Status != http.StatusCreated || string(one.Body) != string(again.Body) ||
+		again.Header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("%d %s, then %d %s", one.Status, one.Body, again.Status, again.Body)
 	}
-	if got := r.PostKey(tradetest.User(buyer), "/payments/intents", "k-1", map[string]string{"order_no": "O-2", "channel": standard}); got.Status != http.StatusUnprocessableEntity {
+	other := map[string]string{"order_no": "O-2", "channel": standard}
+	if got := r.PostKey(tradetest.User(buyer), "/payments/intents", "k-1", other); got.Status != http.StatusUnprocessableEntity {
 		t.Errorf("the key with another body: %d %s", got.Status, got.Body)
 	}
 	if got := r.PostKey(tradetest.User("u-2"), "/payments/intents", "k-1", body); got.Status != http.StatusNotFound {
@@ -334,7 +336,7 @@ func TestAnAttemptNeedsAnOpenOrderInTimeAndAKnownChannel(t *testing.T) {
 	if got := post("O-2", standard); got.Status != http.StatusConflict || !strings.Contains(got.Problem().Detail, "over") {
 		t.Errorf("too late: %d %s", got.Status, got.Body)
 	}
-	if got := r.Post(tradetest.Operator(), "/payments/intents", map[string]string{"order_no": "O-1", "channel": standard}); got.Status != http.StatusForbidden {
+	if got := r.attempt(tradetest.Operator(), "O-1"); got.Status != http.StatusForbidden {
 		t.Errorf("an operator pays: %d", got.Status)
 	}
 }
@@ -378,7 +380,10 @@ func TestTheStoryTellsTheMoneySide(t *testing.T) {
 		whats = append(whats, e.What)
 	}
 	text := strings.Join(whats, "\n")
-	for _, want := range []string{"payment · → OPEN", "intent O-1-1 · → OPEN", "payment OPEN → PAID", "event PaymentSucceeded", "payment_refund O-1-R1 RESERVED → REFUNDED", "event PaymentRefunded"} {
+	for _, want := range []string{
+		"payment · → OPEN", "intent O-1-1 · → OPEN", "payment OPEN → PAID", "event PaymentSucceeded",
+		"payment_refund O-1-R1 RESERVED → REFUNDED", "event PaymentRefunded",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}

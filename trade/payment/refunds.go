@@ -56,7 +56,8 @@ func (s *Service) onRefundApproved(ctx context.Context, tx convergo.Tx, e conver
 	if err != nil || fresh == 0 {
 		return err // a repeat: the first one is on its way, or has been answered
 	}
-	if err := Refunds().Begin(ctx, tx, machine.Request{ID: r.RefundNo, Cause: string(e.Key), Key: e.Key, Actor: Name, At: s.now()}, Reserved); err != nil {
+	begin := machine.Request{ID: r.RefundNo, Cause: string(e.Key), Key: e.Key, Actor: Name, At: s.now()}
+	if err := Refunds().Begin(ctx, tx, begin, Reserved); err != nil {
 		return err
 	}
 	row := refundRow{
@@ -285,7 +286,8 @@ func (s *Service) versionOf(ctx context.Context, tx convergo.Tx, orderNo string)
 
 // endReceiptRefund stores the end of an unapplied receipt's refund and, when the money is back, tells it.
 func (s *Service) endReceiptRefund(ctx context.Context, tx convergo.Tx, r refundCall, state, refundID, reason string) error {
-	n, err := s.exec(ctx, tx, "EndReceiptRefund", state, refundID, reason, convergo.Micros(s.now()), r.Channel, r.Transaction, channel.NoticePaid)
+	n, err := s.exec(ctx, tx, "EndReceiptRefund", state, refundID, reason, convergo.Micros(s.now()),
+		r.Channel, r.Transaction, channel.NoticePaid)
 	if err != nil || n == 0 || state != receiptRefunded {
 		return err
 	}

@@ -206,6 +206,12 @@ func (r *rig) settle() {
 	r.RunCalls()
 }
 
+// attempt asks for an attempt to pay.
+func (r *rig) attempt(who trade.Principal, orderNo string) tradetest.Response {
+	r.T.Helper()
+	return r.Post(who, "/payments/intents", map[string]string{"order_no": orderNo, "channel": standard})
+}
+
 func (r *rig) view(orderNo string) payment.View {
 	r.T.Helper()
 	answer := r.Get(tradetest.Operator(), "/payments/"+orderNo)

@@ -221,7 +221,9 @@ func list[T any](ctx context.Context, tx convergo.Tx, s *Service, statement stri
 }
 
 // emit writes an event into tx. Its key is the fact's own, so a second telling is an error that rolls the second back.
-func (s *Service) emit(ctx context.Context, tx convergo.Tx, eventType string, key string, aggregate string, version int64, payload any) error {
+func (s *Service) emit(
+	ctx context.Context, tx convergo.Tx, eventType, key, aggregate string, version int64, payload any,
+) error {
 	event, err := trade.NewEvent(eventType, convergo.Key(key), aggregate, version, payload)
 	if err != nil {
 		return err

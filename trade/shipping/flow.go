@@ -49,7 +49,8 @@ func (s *Service) insert(
 	ctx context.Context, tx convergo.Tx, e convergo.Event, orderNo, userID string, pieces int64, state machine.State, reason string,
 ) (fresh bool, err error) {
 	at := s.deps.Now()
-	n, err := s.exec(ctx, tx, "InsertShipment", orderNo, userID, string(state), pieces, bookingKey(orderNo), reason, convergo.Micros(at), convergo.Micros(at))
+	n, err := s.exec(ctx, tx, "InsertShipment", orderNo, userID, string(state), pieces, bookingKey(orderNo), reason,
+		convergo.Micros(at), convergo.Micros(at))
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -189,7 +190,9 @@ func (s *Service) bookingRefused(ctx context.Context, tx convergo.Tx, c outside.
 	if err != nil || row.State != Booking {
 		return err // CANCELING: the cancellation that comes next finds nothing to stop
 	}
-	_, err = Shipments().Apply(ctx, tx, machine.Request{ID: p.OrderNo, Move: "fail", Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now()})
+	_, err = Shipments().Apply(ctx, tx, machine.Request{
+		ID: p.OrderNo, Move: "fail", Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+	})
 	return err
 }
 
@@ -261,7 +264,9 @@ func (s *Service) cancelAnswered(ctx context.Context, tx convergo.Tx, c outside.
 	if !stopped {
 		return s.dispatch(ctx, tx, *row, c)
 	}
-	return s.canceled(ctx, tx, *row, machine.Request{ID: p.OrderNo, Cause: c.Key, Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now()})
+	return s.canceled(ctx, tx, *row, machine.Request{
+		ID: p.OrderNo, Cause: c.Key, Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+	})
 }
 
 func answered(c outside.Claimed, result []byte) (p carrierCall, t Tracking, err error) {

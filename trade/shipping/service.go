@@ -178,7 +178,8 @@ type shipmentOutput struct{ Body Shipment }
 // Routes registers the operations.
 func (s *Service) Routes(api huma.API) {
 	huma.Register(api, huma.Operation{
-		OperationID: "get-shipment", Method: http.MethodGet, Path: "/shipments/{order_no}", Tags: []string{Name}, Summary: "The shipment of an order",
+		OperationID: "get-shipment", Method: http.MethodGet, Path: "/shipments/{order_no}", Tags: []string{Name},
+		Summary: "The shipment of an order",
 	}, s.get)
 	trade.RegisterStory(api, s.deps, Name)
 }

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -159,7 +160,8 @@ func TestRefundsAreOneByNumberAndNeverMoreThanThePayment(t *testing.T) {
 	if _, err := s.client.Refund(t.Context(), request("RF-3", -1)); convergo.VerdictOf(err) != convergo.Park {
 		t.Errorf("negative: %v", err)
 	}
-	if _, err := s.client.Refund(t.Context(), channel.RefundRequest{RefundNo: "RF-4", Transaction: "TX-unknown", Amount: 1, Currency: "CNY"}); code(err) != channel.CodeNotFound {
+	strange := channel.RefundRequest{RefundNo: "RF-4", Transaction: "TX-unknown", Amount: 1, Currency: "CNY"}
+	if _, err := s.client.Refund(t.Context(), strange); code(err) != channel.CodeNotFound {
 		t.Errorf("unknown transaction: %v", err)
 	}
 	if _, err := s.client.RefundStatus(t.Context(), "RF-2"); !errors.Is(err, channel.ErrNotFound) {
@@ -198,7 +200,8 @@ func TestTheBillHasEveryPaymentAndRefundOfTheMerchant(t *testing.T) {
 	s.pay("O-3-1", 500, PayOptions{Decline: true})
 	s.advance(time.Hour)
 	later := s.pay("O-4-1", 700, PayOptions{})
-	if _, err := s.client.Refund(t.Context(), channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 1, Currency: "CNY"}); err != nil {
+	refund := channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 1, Currency: "CNY"}
+	if _, err := s.client.Refund(t.Context(), refund); err != nil {
 		t.Fatal(err)
 	}
 	bill, err := s.client.Bill(t.Context(), time.Time{}, time.Time{})
@@ -243,6 +246,29 @@ func TestTheChannelListensOnlyToTheMerchant(t *testing.T) {
 	s.advance(time.Hour)
 	if _, err := s.world.Pay(t.Context(), link, PayOptions{}); !errors.Is(err, ErrNotPayable) {
 		t.Errorf("an expired link: %v", err)
+	}
+}
+
+func TestAPersonSeesWhatHePays(t *testing.T) {
+	s := newShop(t, Faults{})
+	page := func(link string) (int, string) {
+		response, err := http.Get(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(text)
+	}
+	link := channel.Link{Merchant: "<m-1>", TradeNo: "O-1-1", Amount: 8800, Currency: "CNY", Expires: s.clock().Add(time.Hour)}
+	if status, text := page(link.URL(s.server.URL, s.secret)); status != http.StatusOK || !strings.Contains(text, "&lt;m-1&gt; asks for <strong>8800</strong>") {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := page(link.URL(s.server.URL, channel.NewSecret())); status != http.StatusBadRequest || strings.Contains(text, "<button>") {
+		t.Errorf("a forged link: %d %s", status, text)
 	}
 }
 

@@ -52,9 +52,25 @@ const (
 
 // dice are the seeded random decisions.
 type dice struct {
-	faults Faults
 	mu     sync.Mutex
+	faults Faults
 	random *rand.Rand
+}
+
+// SetFaults changes how unreliable the world is from now on; the seed stays. A drill ends its faults with the zero value
+// and measures from there.
+func (w *World) SetFaults(f Faults) {
+	w.dice.mu.Lock()
+	defer w.dice.mu.Unlock()
+	f.Seed = w.dice.faults.Seed
+	w.dice.faults = f
+}
+
+// current are the faults of this moment.
+func (d *dice) current() Faults {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.faults
 }
 
 func newDice(f Faults) *dice {
@@ -82,8 +98,9 @@ func (d *dice) within(most time.Duration) time.Duration {
 
 // refuses decides by the number alone.
 func (d *dice) refuses(number string) bool {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(number), d.faults.Seed))
-	return int(binary.BigEndian.Uint64(sum[:8])%1000) < d.faults.Refusals
+	f := d.current()
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(number), f.Seed))
+	return int(binary.BigEndian.Uint64(sum[:8])%1000) < f.Refusals
 }
 
 // count adds to a fault's figure.

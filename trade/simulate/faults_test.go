@@ -41,7 +41,7 @@ func TestForgedCopiesAreRefusedAndCounted(t *testing.T) {
 func TestALostAnswerIsDoneAndTheQuestionFindsIt(t *testing.T) {
 	s := newShop(t, Faults{})
 	p := s.pay("O-1-1", 100, PayOptions{})
-	s.world.cfg.Faults.LostAnswers = 1000
+	s.world.SetFaults(Faults{LostAnswers: 1000})
 	request := channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 100, Currency: "CNY"}
 	_, err := s.client.Refund(t.Context(), request)
 	if !errors.Is(err, channel.ErrAmbiguous) || convergo.VerdictOf(err) != convergo.Again {
@@ -58,12 +58,12 @@ func TestALostAnswerIsDoneAndTheQuestionFindsIt(t *testing.T) {
 func TestAnErrorDoesNothing(t *testing.T) {
 	s := newShop(t, Faults{})
 	p := s.pay("O-1-1", 100, PayOptions{})
-	s.world.cfg.Faults.Errors = 1000
+	s.world.SetFaults(Faults{Errors: 1000})
 	_, err := s.client.Refund(t.Context(), channel.RefundRequest{RefundNo: "RF-1", Transaction: p.Transaction, Amount: 100, Currency: "CNY"})
 	if !errors.Is(err, channel.ErrAmbiguous) {
 		t.Fatalf("%v", err)
 	}
-	s.world.cfg.Faults.Errors = 0
+	s.world.SetFaults(Faults{})
 	if _, err := s.client.RefundStatus(t.Context(), "RF-1"); !errors.Is(err, channel.ErrNotFound) {
 		t.Errorf("status: %v", err)
 	}
@@ -148,11 +148,11 @@ func TestACancellationBeforeTheBookingLeavesATombstone(t *testing.T) {
 func TestAMessageIsOneByKey(t *testing.T) {
 	s := newShop(t, Faults{})
 	m := MessageRequest{Key: "NOTIFY:OrderPaid:O-1", To: "u-1", Text: "paid"}
-	s.world.cfg.Faults.LostAnswers = 1000
+	s.world.SetFaults(Faults{LostAnswers: 1000})
 	if _, _, err := s.post("/messenger/messages", m); err == nil {
 		t.Errorf("the answer was not lost")
 	}
-	s.world.cfg.Faults.LostAnswers = 0
+	s.world.SetFaults(Faults{})
 	var known Message
 	if status := s.get("/messenger/messages/"+m.Key, &known); status != http.StatusOK || known.State != Accepted {
 		t.Errorf("%d %+v", status, known)

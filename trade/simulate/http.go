@@ -55,15 +55,15 @@ func (w *World) unreliable(h handler) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		lost := false
 		w.plain(func(r *http.Request, body []byte) (answer, error) {
-			if w.dice.roll(w.cfg.Faults.Errors) {
+			if w.dice.roll(w.dice.current().Errors) {
 				w.countAlone(r.Context(), faultError)
 				return answer{}, refuse(http.StatusServiceUnavailable, channel.CodeUnavailable, "try again later")
 			}
 			a, err := h(r, body)
-			if err == nil && r.Method == http.MethodPost && w.dice.roll(w.cfg.Faults.LostAnswers) {
+			if err == nil && r.Method == http.MethodPost && w.dice.roll(w.dice.current().LostAnswers) {
 				w.countAlone(r.Context(), faultLostAnswer)
 				lost = true
-				hangUp(rw, r, w.cfg.Faults.Hang)
+				hangUp(rw, r, w.dice.current().Hang)
 			}
 			return a, err
 		})(unless{rw, &lost}, r)

@@ -96,7 +96,8 @@ func (w *World) Deliver(ctx context.Context) (n int, next time.Time, err error) 
 	// What was delivered was delivered: it is recorded even when ctx has ended meanwhile.
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Timeout)
 	defer cancel()
-	return len(due), time.Time{}, w.db.Update(record, func(ctx context.Context, tx convergo.Tx) error { return w.recordDeliveries(ctx, tx, outcomes) })
+	err = w.db.Update(record, func(ctx context.Context, tx convergo.Tx) error { return w.recordDeliveries(ctx, tx, outcomes) })
+	return len(due), time.Time{}, err
 }
 
 func (w *World) deliverAll(ctx context.Context, due []noticeRow) []delivered {
@@ -120,7 +121,7 @@ func (w *World) deliverAll(ctx context.Context, due []noticeRow) []delivered {
 
 func (w *World) deliver(ctx context.Context, n noticeRow) delivered {
 	d := delivered{notice: n}
-	if w.dice.roll(w.cfg.Faults.Forged) {
+	if w.dice.roll(w.dice.current().Forged) {
 		d.forged = 1
 		if status, err := w.post(ctx, newID("msg_"), forgedBody(n.Body), channel.NewSecret()); err == nil && status/100 == 2 {
 			d.failed = 1

@@ -85,7 +85,8 @@ func (w *World) pay(ctx context.Context, tx convergo.Tx, l channel.Link, o PayOp
 			return Payment{}, err
 		}
 	}
-	if _, err := w.exec(ctx, tx, "InsertPayment", p.Transaction, l.TradeNo, l.Merchant, l.Amount, l.Currency, convergo.Micros(now)); err != nil {
+	_, err = w.exec(ctx, tx, "InsertPayment", p.Transaction, l.TradeNo, l.Merchant, l.Amount, l.Currency, convergo.Micros(now))
+	if err != nil {
 		return Payment{}, err
 	}
 	return p, w.addNotice(ctx, tx, notice, now)
@@ -190,10 +191,10 @@ func (w *World) addNotice(ctx context.Context, tx convergo.Tx, n channel.Notice,
 		return err
 	}
 	id := newID("msg_")
-	copies := max(w.cfg.Faults.Copies, 1)
+	copies := max(w.dice.current().Copies, 1)
 	held := int64(0)
 	for i := range copies {
-		wait := w.dice.within(w.cfg.Faults.Delay)
+		wait := w.dice.within(w.dice.current().Delay)
 		if wait > 0 {
 			held++
 		}

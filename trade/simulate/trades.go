@@ -155,7 +155,8 @@ func (w *World) newRefund(ctx context.Context, tx convergo.Tx, row refundRow) er
 		}
 		return refuse(http.StatusUnprocessableEntity, channel.CodeExceeds, fmt.Sprintf("%d left", p.Amount-p.Refunded))
 	}
-	_, err = w.exec(ctx, tx, "InsertRefund", row.RefundNo, row.RefundID, row.Transaction, row.Amount, row.Currency, convergo.Micros(w.cfg.Now()))
+	_, err = w.exec(ctx, tx, "InsertRefund", row.RefundNo, row.RefundID, row.Transaction, row.Amount, row.Currency,
+		convergo.Micros(w.cfg.Now()))
 	return err
 }
 

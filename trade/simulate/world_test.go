@@ -101,7 +101,8 @@ func newShop(t *testing.T, f Faults) *shop {
 }
 
 func (s *shop) link(tradeNo string, amount int64) string {
-	return channel.Link{Merchant: "m-1", TradeNo: tradeNo, Amount: amount, Currency: "CNY", Expires: s.clock().Add(time.Hour)}.URL(s.server.URL, s.secret)
+	link := channel.Link{Merchant: "m-1", TradeNo: tradeNo, Amount: amount, Currency: "CNY", Expires: s.clock().Add(time.Hour)}
+	return link.URL(s.server.URL, s.secret)
 }
 
 func (s *shop) pay(tradeNo string, amount int64, o PayOptions) Payment {
