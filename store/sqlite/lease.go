@@ -27,13 +27,14 @@ func (s *Store) lease(ctx context.Context, tx *Tx, req relay.LeaseRequest) ([]re
 	if _, err := s.exec(ctx, tx, "JoinRelays", req.Owner, term); err != nil {
 		return nil, err
 	}
-	held, err := s.renew(ctx, tx, req, term)
+	held, live, err := s.renew(ctx, tx, req, term)
 	if err != nil || req.RenewOnly {
 		return held, err
 	}
-	var live int
-	if err := tx.QueryRowContext(ctx, s.sql.Get("LiveRelays")).Scan(&live); err != nil {
-		return nil, fmt.Errorf("LiveRelays: %w", err)
+	if len(held) == 0 {
+		if err := tx.QueryRowContext(ctx, s.sql.Get("LiveRelays")).Scan(&live); err != nil {
+			return nil, fmt.Errorf("LiveRelays: %w", err)
+		}
 	}
 	share := (convergo.Lanes + live - 1) / max(live, 1)
 	if len(held) > share { // another relay has come
@@ -56,27 +57,27 @@ func (s *Store) lease(ctx context.Context, tx *Tx, req relay.LeaseRequest) ([]re
 	return append(held, taken...), nil
 }
 
-// renew returns those of the leases that still stood, in their order.
-func (s *Store) renew(ctx context.Context, tx *Tx, req relay.LeaseRequest, term int64) ([]relay.Lease, error) {
+// renew returns those of the leases that still stood, in their order, and how many relays are alive if any did.
+func (s *Store) renew(ctx context.Context, tx *Tx, req relay.LeaseRequest, term int64) (held []relay.Lease, live int, err error) {
 	if len(req.Held) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
-	renewed, err := list(ctx, tx, func(rows *sql.Rows) (lane convergo.Lane, err error) { return lane, rows.Scan(&lane) },
+	renewed, err := list(ctx, tx, func(rows *sql.Rows) (lane convergo.Lane, err error) { return lane, rows.Scan(&lane, &live) },
 		s.sql.Get("RenewLanes"), leasesText(req.Held), req.Owner, term)
 	if err != nil {
-		return nil, fmt.Errorf("RenewLanes: %w", s.explain(err))
+		return nil, 0, fmt.Errorf("RenewLanes: %w", s.explain(err))
 	}
 	var stood [convergo.Lanes]bool
 	for _, lane := range renewed {
 		stood[lane] = true
 	}
-	held := make([]relay.Lease, 0, len(renewed))
+	held = make([]relay.Lease, 0, len(renewed))
 	for _, l := range req.Held {
 		if l.Lane < convergo.Lanes && stood[l.Lane] {
 			held = append(held, l)
 		}
 	}
-	return held, nil
+	return held, live, nil
 }
 
 // leasesText is the JSON array of [lane, token].

@@ -12,8 +12,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: NextDue
 -- Leased lanes are the bits of ?1. The lanes that have rows are found by stepping through the index from one to the next,
--- so that an idle relay touches next to nothing; then one probe a lane: the next delayed event after ?2, the next retry.
+-- so that an idle relay touches next to nothing; then one probe a lane: the next delayed event after ?2, the next retry. And
+-- whether anything is pending there at all, which spares an idle relay the second statement.
 WITH RECURSIVE
+    pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
+                       UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
     delayed (lane) AS (SELECT MIN(lane) FROM outbox_delayed
                        UNION ALL SELECT (SELECT MIN(d.lane) FROM outbox_delayed AS d WHERE d.lane > delayed.lane) FROM delayed WHERE delayed.lane IS NOT NULL),
     blocked (lane) AS (SELECT MIN(lane) FROM outbox_blocked
@@ -21,7 +24,8 @@ WITH RECURSIVE
 SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = delayed.lane AND d.deliver_at > ?2
                     ORDER BY d.deliver_at LIMIT 1)) FROM delayed WHERE (?1 >> delayed.lane) & 1),
        (SELECT MIN((SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = blocked.lane AND b.held = 0 AND b.next_attempt_at > ?2
-                    ORDER BY b.next_attempt_at LIMIT 1)) FROM blocked WHERE (?1 >> blocked.lane) & 1)
+                    ORDER BY b.next_attempt_at LIMIT 1)) FROM blocked WHERE (?1 >> blocked.lane) & 1),
+       EXISTS (SELECT 1 FROM pending WHERE (?1 >> pending.lane) & 1)
 
 -- name: ClaimLanes
 -- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding
@@ -145,10 +149,11 @@ SELECT COUNT(*) FROM outbox_relay WHERE expires_at > CAST(unixepoch('subsec') * 
 DELETE FROM outbox_relay WHERE owner = ? OR expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 
 -- name: RenewLanes
+-- It also tells how many relays are alive: one statement less for each renewal of an idle relay.
 UPDATE outbox_lane SET expires_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?3
  WHERE owner = ?2 AND expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
    AND (lane, token) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
-RETURNING lane
+RETURNING lane, (SELECT COUNT(*) FROM outbox_relay AS r WHERE r.expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER))
 
 -- name: FreeLanes
 UPDATE outbox_lane SET owner = '', expires_at = 0

@@ -14,7 +14,7 @@ import (
 // promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
 const promoteMost = 1000
 
-// Claim implements relay.Store. With nothing to do it is two statements. Nothing it reads grows with what is not claimed.
+// Claim implements relay.Store. With nothing to do it is one statement, else two. Nothing it reads grows with what is not claimed.
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
 	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
 	for _, l := range leases {
@@ -33,6 +33,7 @@ type claiming struct {
 	lanes   int64 // one bit a lane: there are as many as an integer has
 	perLane int
 	now     int64
+	found   bool // the last call of due saw pending events
 	result  relay.Claim
 }
 
@@ -42,7 +43,7 @@ func (c *claiming) run(ctx context.Context) error {
 	}
 	var delayed, retry int64
 	err := c.store.reader(ctx, func(conn *cachingConn) (err error) {
-		if delayed, retry, err = c.due(conn, 0); err != nil || due(delayed, c.now) || due(retry, c.now) {
+		if delayed, retry, err = c.due(conn, 0); err != nil || due(delayed, c.now) || due(retry, c.now) || !c.found {
 			return err
 		}
 		return c.pending(conn)
@@ -88,7 +89,7 @@ func due(at, now int64) bool { return at != 0 && at <= now }
 // due reads when the next delayed event and the next retry after a time are due.
 func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, err error) {
 	err = conn.each(context.Background(), c.store.sql.Get("NextDue"), func(v []driver.Value) error {
-		delayed, retry = integer(v[0]), integer(v[1])
+		delayed, retry, c.found = integer(v[0]), integer(v[1]), integer(v[2]) == 1
 		return nil
 	}, c.lanes, after)
 	return delayed, retry, err
