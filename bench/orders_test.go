@@ -1,0 +1,261 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/drill/check"
+	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/trade/channel"
+	"github.com/convergo/convergo/trade/simulate"
+)
+
+// platform is `convergo serve` in a process of its own; the payment channel, the carrier and the messenger are in this
+// one, without any faults.
+type platform struct {
+	child   *drill.Child
+	client  *drill.Client
+	world   *simulate.World
+	orders  *sqlite.Store // the order service's database, read only
+	output  bytes.Buffer
+	plainly *http.Client
+}
+
+func buildProgram(t testing.TB) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "convergo")
+	build := exec.Command("go", "build", "-o", program, "../cmd/convergo")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, output)
+	}
+	return program
+}
+
+// startPlatform starts the program on an empty folder. A parcel arrives at once, and the carrier is asked after 50 ms: how
+// long parcels travel is nothing of ours.
+func startPlatform(t testing.TB, program string) *platform {
+	t.Helper()
+	dir := t.TempDir()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := freeAddress(t)
+	p := &platform{plainly: &http.Client{Timeout: 10 * time.Second}}
+	p.child = &drill.Child{Program: program, URL: "http://" + address, Output: &p.output, Args: []string{
+		"serve", "--data", dir, "--addr", address, "--world", "http://" + listener.Addr().String(), "--log", "warn", "--rate", "0",
+		"--track-every", "50ms",
+	}}
+	must(t, p.child.Start(context.Background()))
+	t.Cleanup(func() {
+		if err := p.child.Stop(30 * time.Second); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the platform said:\n%s", p.output.String())
+		}
+	})
+	var secrets struct {
+		OperatorKey   string `json:"operator_key"`
+		ChannelSecret string `json:"channel_secret"`
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "secrets.json"))
+	must(t, err)
+	must(t, json.Unmarshal(text, &secrets))
+	p.openWorld(t, listener, secrets.ChannelSecret)
+	p.client = &drill.Client{URL: p.child.URL, OperatorKey: secrets.OperatorKey, HTTP: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: 128}, Timeout: 20 * time.Second,
+	}}
+	p.orders, err = sqlite.Open(context.Background(), filepath.Join(dir, "order.db"), sqlite.Options{ReadOnly: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.orders.Close()) })
+	return p
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, l.Close())
+	return l.Addr().String()
+}
+
+func (p *platform) openWorld(t testing.TB, listener net.Listener, channelSecret string) {
+	t.Helper()
+	secret, err := channel.ParseSecret(channelSecret)
+	must(t, err)
+	db, err := sqlite.Open(context.Background(), filepath.Join(t.TempDir(), "world.db"), sqlite.Options{Relaxed: true})
+	must(t, err)
+	must(t, db.Migrate(context.Background(), "world", simulate.Migrations()))
+	p.world, err = simulate.New(db, simulate.Config{
+		Merchant: "convergo-demo", Secrets: []channel.Secret{secret}, NotifyURL: p.child.URL + "/payments/notify/standard",
+		Workers: 32, Transit: time.Millisecond,
+	})
+	must(t, err)
+	server := &http.Server{Handler: p.world.Handler()}
+	go func() { _ = server.Serve(listener) }() // ends with Close
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.world.Run(running) }()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-ended)
+		must(t, server.Close())
+		must(t, db.Close())
+	})
+}
+
+// completed is how many orders have got to their end.
+func (p *platform) completed(ctx context.Context, t testing.TB) (n int) {
+	t.Helper()
+	must(t, p.orders.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders WHERE status = 'COMPLETED'").Scan(&n)
+	}))
+	return n
+}
+
+// work is what the nine databases have done.
+func (p *platform) work(t testing.TB) (sum sqlite.Stats) {
+	t.Helper()
+	for _, service := range check.Services() {
+		var s struct{ Commits, Transactions, Statements int64 }
+		p.get(t, "/ops/"+service+"/stats", &s)
+		sum.Commits += s.Commits
+		sum.Updates += s.Transactions
+		sum.Statements += s.Statements
+	}
+	return sum
+}
+
+func (p *platform) get(t testing.TB, path string, into any) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, p.child.URL+path, nil)
+	must(t, err)
+	r.Header.Set("Authorization", "Bearer "+p.client.OperatorKey)
+	answer, err := p.plainly.Do(r)
+	must(t, err)
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s", path, answer.Status)
+	}
+	must(t, json.NewDecoder(answer.Body).Decode(into))
+}
+
+// sale is a run of whole orders: from the first request until the last order is COMPLETED.
+type sale struct {
+	run
+	commits, statements float64 // of an order, in all databases together
+}
+
+// sell plays the orders with so many buyers at the same time. A buyer asks for a token, places an order, waits until it
+// is payable, opens a payment, pays, and goes on to the next order.
+func (p *platform) sell(t testing.TB, day drill.Day, buyers int) sale {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	s := &drill.Shop{Day: day, Client: p.client, Cashier: p.world, Buyers: buyers}
+	goal := p.completed(ctx, t) + len(day.Orders)
+	before, began := p.work(t), time.Now()
+	must(t, s.Run(ctx))
+	p.await(ctx, t, func() bool { return p.completed(ctx, t) >= goal })
+	elapsed := time.Since(began)
+	// What the orders still cause, letters to customers above all, belongs to them, and must not disturb the next run.
+	p.await(ctx, t, func() bool { left, err := p.client.Unfinished(ctx); return err == nil && left == 0 })
+	after, n := p.work(t), float64(len(day.Orders))
+	return sale{
+		run{done: len(day.Orders), elapsed: elapsed},
+		float64(after.Commits-before.Commits) / n, float64(after.Statements-before.Statements) / n,
+	}
+}
+
+func (p *platform) await(ctx context.Context, t testing.TB, there func() bool) {
+	t.Helper()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for !there() {
+		select {
+		case <-look.C:
+		case <-p.child.Died():
+			t.Fatalf("the platform died:\n%s", p.output.String())
+		case <-ctx.Done():
+			t.Fatal("the platform has not finished in 5 minutes")
+		}
+	}
+}
+
+// goodDay is n orders that are all paid: one to four lines, every third one with the hot SKU, coupons.
+func goodDay(n int) drill.Day {
+	day := drill.Generate(1, n)
+	for i := range day.Orders {
+		o := &day.Orders[i]
+		o.Behaviour, o.Return = drill.Pays, nil
+		if o.Lines[0].SKU == "LAST-1" { // there is one of it
+			o.Lines = []drill.Line{{SKU: "HOT-1", Quantity: 1, Price: day.Products["HOT-1"].Prices[""]}}
+		}
+	}
+	return day
+}
+
+// again is the first n orders of the day, as orders of their own.
+func again(day drill.Day, n int, name string) drill.Day {
+	day.Orders = slices.Clone(day.Orders[:n])
+	for i := range day.Orders {
+		day.Orders[i].Ref = fmt.Sprintf("%s-%06d", name, i)
+	}
+	return day
+}
+
+// BenchmarkOrders is whole orders converged per second, with 1 and with 64 buyers, in pairs on one platform.
+func BenchmarkOrders(b *testing.B) {
+	p := startPlatform(b, buildProgram(b))
+	many := size(orderCount, 32)
+	few := max(many/8, 8)
+	day := goodDay(many)
+	for sku, product := range day.Products {
+		product.Stock = 1_000_000_000
+		day.Products[sku] = product
+	}
+	for i := range day.Coupons {
+		day.Coupons[i].Limit = 1_000_000
+	}
+	must(b, (&drill.Shop{Day: day, Client: p.client, Cashier: p.world}).Open(context.Background()))
+	p.sell(b, again(day, many, "warm"), 64)
+	var one, all series
+	var commits, commitsAlone, statements []float64
+	for b.Loop() {
+		for range pairs() {
+			alone := p.sell(b, again(day, few, fmt.Sprint("one-", len(one))), 1)
+			together := p.sell(b, again(day, many, fmt.Sprint("all-", len(all))), 64)
+			one, all = append(one, alone.run), append(all, together.run)
+			commitsAlone, commits = append(commitsAlone, alone.commits), append(commits, together.commits)
+			statements = append(statements, together.statements)
+		}
+	}
+	noTime(b)
+	b.ReportMetric(one.median(run.rate), "one-buyer-orders/s")
+	b.ReportMetric(all.median(run.rate), "orders/s")
+	all.against(b, one, "of-one-buyer")
+	b.ReportMetric(median(commitsAlone), "one-buyer-commits/order")
+	b.ReportMetric(median(commits), "commits/order")
+	b.ReportMetric(median(statements), "statements/order")
+	b.Logf("with 64 buyers: %s", rates(all))
+	b.Logf("with 1 buyer:   %s", rates(one))
+}
+
+func rates(s series) string {
+	text := ""
+	for _, r := range s {
+		text += fmt.Sprintf("%.1f ", r.rate())
+	}
+	return text + "orders/s"
+}
