@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -239,6 +240,43 @@ func TestReport07TwoPaymentsOfOneOrderAreBothRecordedAndTheSecondGoesBack(t *tes
 		t.Errorf("the first was refunded too: %d", back)
 	}
 	r.wantEvents(map[string]int{trade.PaymentSucceeded: 1, trade.ReceiptRecorded: 2, trade.ReceiptRefunded: 1})
+}
+
+func TestReport07WhenOneAttemptHasPaidTheOthersAreClosedAtTheChannel(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 8800)
+	first, second := r.intent("O-1"), r.intent("O-1")
+	r.buy(first, simulate.PayOptions{})
+	r.deliver()
+	r.settle()
+	if _, err := r.world.Pay(context.Background(), second.CashierURL, simulate.PayOptions{}); !errors.Is(err, simulate.ErrNotPayable) {
+		t.Errorf("the other attempt can still be paid: %v", err)
+	}
+	r.wantState("O-1", "PAID")
+	r.wantEvents(map[string]int{trade.PaymentSucceeded: 1, trade.PaymentClosed: 0})
+}
+
+func TestReport07ASecondPaymentIsFoundEvenWhenItsNoticeNeverComes(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 8800)
+	first, second := r.intent("O-1"), r.intent("O-1")
+	p := r.buy(second, simulate.PayOptions{}) // its notice is not delivered
+	r.notify("msg_1", asJSON(t, notice(first.TradeNo, "T-1", 8800)))
+	r.settle()
+	r.wantClass(p.Transaction, trade.Second, "REFUNDED")
+	r.wantClass("T-1", trade.Apply, "APPLIED")
+}
+
+func TestTransactionsThatDifferInCaseAreTwo(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 100)
+	intent := r.intent("O-1")
+	r.notify("msg_1", asJSON(t, notice(intent.TradeNo, "Pay-7f", 100)))
+	r.notify("msg_2", asJSON(t, notice(intent.TradeNo, "pay-7F", 100)))
+	r.wantClass("Pay-7f", trade.Apply, "APPLIED")
+	r.wantClass("pay-7F", trade.Second, "REFUNDING")
+	r.notify("msg_3", asJSON(t, notice("o-1-1", "T-9", 100)))
+	r.wantClass("T-9", trade.UnknownOrder, "GRACE")
 }
 
 func TestEightDeliveriesOfASecondPaymentGoBackOnce(t *testing.T) {

@@ -64,7 +64,15 @@ func (s *Service) onClosing(ctx context.Context, tx convergo.Tx, e convergo.Even
 	if err != nil || moved.Answer != machine.Applied {
 		return err // paid or closed meanwhile: that event has told it
 	}
-	intents, err := list[intentRow](ctx, tx, s, "IntentsOfOrder", c.OrderNo)
+	if err := s.closeIntents(ctx, tx, c.OrderNo); err != nil {
+		return err
+	}
+	return s.closeIfDone(ctx, tx, c.OrderNo, e.Key)
+}
+
+// closeIntents has every open attempt to pay closed at the channel; once each, by the call's key.
+func (s *Service) closeIntents(ctx context.Context, tx convergo.Tx, orderNo string) error {
+	intents, err := list[intentRow](ctx, tx, s, "IntentsOfOrder", orderNo)
 	if err != nil {
 		return err
 	}
@@ -73,11 +81,11 @@ func (s *Service) onClosing(ctx context.Context, tx convergo.Tx, e convergo.Even
 			continue
 		}
 		call := outside.Call{Kind: callClose, Key: "CLOSE:" + i.TradeNo}
-		if err := s.schedule(ctx, tx, call, closeCall{i.Channel, i.TradeNo, c.OrderNo}); err != nil {
+		if err := s.schedule(ctx, tx, call, closeCall{i.Channel, i.TradeNo, orderNo}); err != nil {
 			return err
 		}
 	}
-	return s.closeIfDone(ctx, tx, c.OrderNo, e.Key)
+	return nil
 }
 
 // closeIfDone closes a CLOSING order that has no open intent left.

@@ -48,22 +48,19 @@ SELECT COUNT(*) FROM payment_intent WHERE order_no = ? AND state = 'OPEN'
 
 -- name: InsertReceipt :once
 -- The first of concurrent twins inserts; the others wait for its commit, change no row and count themselves.
-INSERT INTO payment_receipt (channel, transaction_id, kind, trade_no, order_no, user_id, merchant, amount, currency, class, state,
+INSERT INTO payment_receipt (receipt_digest, channel, transaction_id, kind, trade_no, order_no, user_id, merchant, amount, currency, class, state,
   source, notice_id, body, deliveries, conflicts, refund_attempt, channel_refund_id, reason, received_at, updated_at)
-VALUES (?, ?, ?, ?, '', '', ?, ?, ?, 'IGNORED', 'RECORDED', ?, ?, ?, ?, 0, 0, '', '', ?, ?)
+VALUES (?, ?, ?, ?, ?, '', '', ?, ?, ?, 'IGNORED', 'RECORDED', ?, ?, ?, ?, 0, 0, '', '', ?, ?)
 
 -- name: RepeatReceipt
 UPDATE payment_receipt SET deliveries = deliveries + 1, updated_at = ?,
   conflicts = conflicts + CASE WHEN trade_no = ? AND merchant = ? AND amount = ? AND currency = ? THEN 0 ELSE 1 END
-WHERE channel = ? AND transaction_id = ? AND kind = ?
+WHERE receipt_digest = ?
 
 -- name: FindReceipt
 SELECT channel, transaction_id, kind, trade_no, order_no, user_id, merchant, amount, currency, class, state, source, notice_id,
   deliveries, conflicts, refund_attempt, channel_refund_id, reason, received_at, updated_at
-FROM payment_receipt WHERE channel = ? AND transaction_id = ? AND kind = ?
-
--- name: ReceiptBody
-SELECT body FROM payment_receipt WHERE channel = ? AND transaction_id = ? AND kind = ?
+FROM payment_receipt WHERE receipt_digest = ?
 
 -- name: ReceiptsOfOrder
 SELECT channel, transaction_id, kind, trade_no, order_no, user_id, merchant, amount, currency, class, state, source, notice_id,
@@ -73,15 +70,15 @@ FROM payment_receipt WHERE order_no = ? ORDER BY received_at, transaction_id, ki
 -- name: JudgeReceipt
 -- Only from the state it was judged in: of two that judge, the second changes no row.
 UPDATE payment_receipt SET class = ?, state = ?, order_no = ?, user_id = ?, reason = ?, updated_at = ?
-WHERE channel = ? AND transaction_id = ? AND kind = ? AND state = ?
+WHERE receipt_digest = ? AND state = ?
 
 -- name: NextReceiptRefund
 UPDATE payment_receipt SET refund_attempt = ?, reason = ?, updated_at = ?
-WHERE channel = ? AND transaction_id = ? AND kind = ? AND state = 'REFUNDING'
+WHERE receipt_digest = ? AND state = 'REFUNDING'
 
 -- name: EndReceiptRefund
 UPDATE payment_receipt SET state = ?, channel_refund_id = ?, reason = ?, updated_at = ?
-WHERE channel = ? AND transaction_id = ? AND kind = ? AND state = 'REFUNDING'
+WHERE receipt_digest = ? AND state = 'REFUNDING'
 
 -- name: InsertRefund :once
 INSERT INTO payment_refund (refund_no, order_no, channel, transaction_id, amount, currency, state, version, attempt, channel_refund_id,

@@ -27,7 +27,8 @@ func (s *Service) receive(ctx context.Context, tx convergo.Tx, channelName, sour
 	if source == sourceNotice {
 		deliveries = 1
 	}
-	fresh, err := s.exec(ctx, tx, "InsertReceipt", channelName, n.Transaction, n.Type, n.TradeNo, n.Merchant, n.Amount, n.Currency,
+	digest := receiptDigest(channelName, n.Transaction, n.Type)
+	fresh, err := s.exec(ctx, tx, "InsertReceipt", digest, channelName, n.Transaction, n.Type, n.TradeNo, n.Merchant, n.Amount, n.Currency,
 		source, noticeID, string(body), deliveries, at, at)
 	if err != nil {
 		return err
@@ -36,7 +37,7 @@ func (s *Service) receive(ctx context.Context, tx convergo.Tx, channelName, sour
 		if source != sourceNotice {
 			return nil
 		}
-		_, err := s.exec(ctx, tx, "RepeatReceipt", at, n.TradeNo, n.Merchant, n.Amount, n.Currency, channelName, n.Transaction, n.Type)
+		_, err := s.exec(ctx, tx, "RepeatReceipt", at, n.TradeNo, n.Merchant, n.Amount, n.Currency, digest)
 		return err
 	}
 	r := receiptRow{
@@ -59,7 +60,7 @@ func (s *Service) judge(ctx context.Context, tx convergo.Tx, r receiptRow, final
 	if err != nil {
 		return err
 	}
-	if intent == nil || intent.Channel != r.Channel {
+	if intent == nil || intent.TradeNo != r.TradeNo || intent.Channel != r.Channel { // a database may find "o-1-1" for "O-1-1"
 		return s.unknown(ctx, tx, r, final)
 	}
 	order, err := find[orderRow](ctx, tx, s, "FindOrder", intent.OrderNo)
@@ -102,6 +103,11 @@ func (s *Service) apply(ctx context.Context, tx convergo.Tx, r receiptRow) error
 	if err := s.set(ctx, tx, r, trade.Apply, receiptApplied, ""); err != nil {
 		return err
 	}
+	// The buyer may have another cashier page open. Closing its trade spares him a second payment; if he has made one, the
+	// close finds it.
+	if err := s.closeIntents(ctx, tx, r.OrderNo); err != nil {
+		return err
+	}
 	if err := s.tellRecorded(ctx, tx, r); err != nil {
 		return err
 	}
@@ -139,7 +145,7 @@ func (s *Service) graceOver(ctx context.Context, tx convergo.Tx, c outside.Claim
 	if err := json.Unmarshal(c.Payload, &ref); err != nil {
 		return fmt.Errorf("call %s: %w", c.Key, err)
 	}
-	r, err := find[receiptRow](ctx, tx, s, "FindReceipt", ref.Channel, ref.Transaction, channel.NoticePaid)
+	r, err := find[receiptRow](ctx, tx, s, "FindReceipt", receiptDigest(ref.Channel, ref.Transaction, channel.NoticePaid))
 	if err != nil || r == nil || r.State != receiptGrace {
 		return err
 	}
@@ -170,8 +176,7 @@ func (s *Service) tellRecorded(ctx context.Context, tx convergo.Tx, r receiptRow
 // set stores the judgement. That the row is not in the state any more in which it was read means that somebody else has
 // judged it in the same moment; then this attempt is undone as a whole.
 func (s *Service) set(ctx context.Context, tx convergo.Tx, r receiptRow, class, state, reason string) error {
-	n, err := s.exec(ctx, tx, "JudgeReceipt", class, state, r.OrderNo, r.UserID, clip(reason), convergo.Micros(s.now()),
-		r.Channel, r.Transaction, r.Kind, r.State)
+	n, err := s.exec(ctx, tx, "JudgeReceipt", class, state, r.OrderNo, r.UserID, clip(reason), convergo.Micros(s.now()), r.digest(), r.State)
 	if err == nil && n != 1 {
 		err = fmt.Errorf("payment: receipt %s was judged by somebody else at the same moment; try again", r.cause())
 	}

@@ -30,6 +30,11 @@ func (r refundCall) request() channel.RefundRequest {
 	}
 }
 
+// receiptDigest is the key of the receipt that goes back.
+func (r refundCall) receiptDigest() string {
+	return receiptDigest(r.Channel, r.Transaction, channel.NoticePaid)
+}
+
 // onRefundApproved reserves the amount and schedules the refund. The reservation is one conditional update before the
 // channel is called, so refunds that run together cannot exceed what was paid.
 func (s *Service) onRefundApproved(ctx context.Context, tx convergo.Tx, e convergo.Event) error {
@@ -228,7 +233,7 @@ func (s *Service) refundRefused(ctx context.Context, tx convergo.Tx, c outside.C
 			s.deps.Log.Error("unapplied money could not be sent back", "channel", r.Channel, "transaction", r.Transaction, "attempts", r.Attempt)
 			return s.endReceiptRefund(ctx, tx, r, receiptRefundFailed, "", reason)
 		}
-		n, err := s.exec(ctx, tx, "NextReceiptRefund", r.Attempt+1, reason, at, r.Channel, r.Transaction, channel.NoticePaid)
+		n, err := s.exec(ctx, tx, "NextReceiptRefund", r.Attempt+1, reason, at, r.receiptDigest())
 		if err != nil || n == 0 {
 			return err
 		}
@@ -286,12 +291,11 @@ func (s *Service) versionOf(ctx context.Context, tx convergo.Tx, orderNo string)
 
 // endReceiptRefund stores the end of an unapplied receipt's refund and, when the money is back, tells it.
 func (s *Service) endReceiptRefund(ctx context.Context, tx convergo.Tx, r refundCall, state, refundID, reason string) error {
-	n, err := s.exec(ctx, tx, "EndReceiptRefund", state, refundID, reason, convergo.Micros(s.now()),
-		r.Channel, r.Transaction, channel.NoticePaid)
+	n, err := s.exec(ctx, tx, "EndReceiptRefund", state, refundID, reason, convergo.Micros(s.now()), r.receiptDigest())
 	if err != nil || n == 0 || state != receiptRefunded {
 		return err
 	}
-	row, err := find[receiptRow](ctx, tx, s, "FindReceipt", r.Channel, r.Transaction, channel.NoticePaid)
+	row, err := find[receiptRow](ctx, tx, s, "FindReceipt", r.receiptDigest())
 	if err != nil {
 		return err
 	}

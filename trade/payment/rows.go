@@ -1,9 +1,11 @@
 package payment
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/machine"
 	"github.com/convergo/convergo/trade"
 )
@@ -62,6 +64,15 @@ type receiptRow struct {
 
 // cause is the identity of the payment: what "the same payment" means.
 func (r receiptRow) cause() string { return r.Channel + ":" + r.Transaction }
+
+// digest is the receipt's key in the database.
+func (r receiptRow) digest() string { return receiptDigest(r.Channel, r.Transaction, r.Kind) }
+
+// receiptDigest has one text per receipt: a channel's name holds no ":" and a transaction no blank.
+func receiptDigest(channelName, transaction, kind string) string {
+	d := convergo.Key(channelName + ":" + transaction + " " + kind).Digest()
+	return hex.EncodeToString(d[:])
+}
 
 // aggregate is what its events are about: the order, or the trade when there is no order.
 func (r receiptRow) aggregate() string {

@@ -39,8 +39,10 @@ CREATE TABLE payment_intent (
 CREATE UNIQUE INDEX payment_intent_order ON payment_intent (order_no, seq);
 
 -- Every verified notice, whatever it means. kind belongs to the key because a failure and a success may bear one
--- transaction's number, and the failure must not hide the success.
+-- transaction's number, and the failure must not hide the success. receipt_digest is SHA-256 of "{channel}:{transaction} {kind}" in
+-- hexadecimal: the channel's numbers are compared as bytes, whatever a database's collation thinks.
 CREATE TABLE payment_receipt (
+  receipt_digest    CHAR(64)     NOT NULL PRIMARY KEY,
   channel           VARCHAR(32)  NOT NULL,
   transaction_id    VARCHAR(100) NOT NULL,
   kind              VARCHAR(64)  NOT NULL,           -- the notice's type, payment.succeeded for money
@@ -62,7 +64,6 @@ CREATE TABLE payment_receipt (
   reason            VARCHAR(500) NOT NULL,
   received_at       BIGINT       NOT NULL,
   updated_at        BIGINT       NOT NULL,
-  PRIMARY KEY (channel, transaction_id, kind),
   CONSTRAINT payment_receipt_amount CHECK (amount > 0),
   CONSTRAINT payment_receipt_class CHECK (class IN ('APPLY', 'LATE', 'SECOND', 'WRONG_AMOUNT', 'UNKNOWN_ORDER', 'WRONG_MERCHANT', 'IGNORED')),
   CONSTRAINT payment_receipt_state CHECK (state IN ('RECORDED', 'GRACE', 'APPLIED', 'REFUNDING', 'REFUNDED', 'REFUND_FAILED', 'HELD', 'IGNORED'))
