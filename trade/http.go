@@ -99,12 +99,22 @@ func APIConfig(version string, log *slog.Logger) huma.Config {
 					"bearer": {Type: "http", Scheme: "bearer", Description: "the operator key, or a session from POST /users/{id}/sessions"},
 				},
 			},
-			Security: []map[string][]string{{"bearer": {}}},
+			Security:       []map[string][]string{{"bearer": {}}},
+			OnAddOperation: []huma.AddOpFunc{documentProblems},
 		},
 		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
 		Transformers:                 []huma.Transformer{problemTransformer(log)},
+	}
+}
+
+// documentProblems has the OpenAPI document describe errors as what they are: Problems.
+func documentProblems(api *huma.OpenAPI, op *huma.Operation) {
+	for _, response := range op.Responses {
+		if media := response.Content[problemType]; media != nil {
+			media.Schema = api.Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
+		}
 	}
 }
 
@@ -127,7 +137,9 @@ func newSchemaNamer() func(t reflect.Type, hint string) string {
 			return name
 		}
 		name := huma.DefaultSchemaNamer(t, hint)
-		if pkg := path.Base(t.PkgPath()); t.Name() != "" && pkg != "." && pkg != "trade" && pkg != "v2" && !strings.HasPrefix(strings.ToLower(name), pkg) {
+		pkg := path.Base(t.PkgPath())
+		foreign := t.Name() != "" && pkg != "." && pkg != "trade" && pkg != "v2"
+		if foreign && !strings.HasPrefix(strings.ToLower(name), pkg) {
 			name = strings.ToUpper(pkg[:1]) + pkg[1:] + name
 		}
 		unique := name
@@ -208,10 +220,10 @@ func shortValue(v any) any {
 		if len(v) <= 80 {
 			return shorten(v)
 		}
-	case bool, float64, int, int64:
-		return v
+	case nil, []byte, []any, map[string]any, map[any]any:
+		return nil
 	}
-	return nil
+	return v // a number or a truth value
 }
 
 var _ error = (*Problem)(nil)

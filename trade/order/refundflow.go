@@ -122,7 +122,8 @@ func (s *Service) onPaymentRefundFailed(ctx context.Context, tx convergo.Tx, e c
 	if _, err := s.exec(ctx, tx, "NextVersion", convergo.Micros(now), r.OrderNo); err != nil {
 		return err
 	}
-	failed, err := s.moveRefund(ctx, tx, machine.Request{ID: r.RefundNo, Move: "fail", Cause: "refused", Key: e.Key, Actor: "payment", At: now})
+	fail := machine.Request{ID: r.RefundNo, Move: "fail", Cause: "refused", Key: e.Key, Actor: "payment", At: now}
+	failed, err := s.moveRefund(ctx, tx, fail)
 	if err != nil || !failed {
 		return err
 	}

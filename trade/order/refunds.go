@@ -138,7 +138,8 @@ func (s *Service) askRefund(ctx context.Context, in *askRefund) (*refundAnswer, 
 		return nil, err
 	}
 	if !slices.Contains([]machine.State{Paid, Shipped, Completed, Refunding}, o.Status) {
-		return nil, trade.Conflict("path.no", fmt.Sprintf("order %s is %s: there is nothing to give back", o.OrderNo, o.Status), "only a paid order can be refunded")
+		return nil, trade.Conflict("path.no", fmt.Sprintf("order %s is %s: there is nothing to give back", o.OrderNo, o.Status),
+			"only a paid order can be refunded")
 	}
 	lines, err := s.lines(ctx, tx, in.No)
 	if err != nil {
@@ -168,7 +169,8 @@ func choose(lines []line, wish []askLine) ([]trade.RefundLine, error) {
 	for i, w := range wish {
 		field := fmt.Sprintf("body.lines[%d]", i)
 		if w.LineNo < 1 || w.LineNo > len(lines) {
-			return nil, trade.Invalid(field+".line_no", fmt.Sprintf("the order has no line %d", w.LineNo), fmt.Sprintf("use 1 to %d", len(lines)))
+			return nil, trade.Invalid(field+".line_no", fmt.Sprintf("the order has no line %d", w.LineNo),
+				fmt.Sprintf("use 1 to %d", len(lines)))
 		}
 		l := &lines[w.LineNo-1]
 		left := l.Quantity - l.RefundedQuantity
@@ -176,7 +178,8 @@ func choose(lines []line, wish []askLine) ([]trade.RefundLine, error) {
 		case seen[w.LineNo]:
 			return nil, trade.Invalid(field+".line_no", fmt.Sprintf("line %d stands twice", w.LineNo), "name a line once")
 		case w.Quantity <= 0:
-			return nil, trade.Invalid(field+".quantity", fmt.Sprintf("quantity %d is not positive", w.Quantity), fmt.Sprintf("1 to %d are left", left))
+			return nil, trade.Invalid(field+".quantity", fmt.Sprintf("quantity %d is not positive", w.Quantity),
+				fmt.Sprintf("1 to %d are left", left))
 		case w.Quantity > left:
 			return nil, trade.Conflict(field+".quantity",
 				fmt.Sprintf("line %d: %d pieces wanted, %d left (cash %d left)", w.LineNo, w.Quantity, left, l.Payable-l.RefundedCash),
@@ -199,7 +202,8 @@ func (l *line) take(quantity int64) trade.RefundLine {
 		return share
 	}
 	r := trade.RefundLine{LineNo: l.LineNo, SKU: l.SKU, Quantity: quantity,
-		CouponShare: part(l.CouponShare, &l.RefundedCoupon), PointsShare: part(l.PointsShare, &l.RefundedPoints), Cash: part(l.Line.Payable, &l.RefundedCash)}
+		CouponShare: part(l.CouponShare, &l.RefundedCoupon), PointsShare: part(l.PointsShare, &l.RefundedPoints),
+		Cash: part(l.Line.Payable, &l.RefundedCash)}
 	r.Amount = r.CouponShare + r.PointsShare + r.Cash
 	l.RefundedQuantity = upTo
 	return r
@@ -209,13 +213,15 @@ func allTaken(lines []line) bool {
 	return !slices.ContainsFunc(lines, func(l line) bool { return l.RefundedQuantity < l.Quantity })
 }
 
-func (s *Service) openRefund(ctx context.Context, tx convergo.Tx, o row, left []line, parts []trade.RefundLine, in *askRefund, now time.Time,
+func (s *Service) openRefund(
+	ctx context.Context, tx convergo.Tx, o row, left []line, parts []trade.RefundLine, in *askRefund, now time.Time,
 ) (*refundAnswer, error) {
 	who, _ := trade.PrincipalOf(ctx)
 	r := refundRow{RefundNo: fmt.Sprintf("%s-R%d", o.OrderNo, o.RefundCount), OrderNo: o.OrderNo, Status: RefundRequested,
 		Reason: in.Body.Reason, Actor: who.String(), CreatedAt: convergo.Micros(now), UpdatedAt: convergo.Micros(now)}
 	for _, p := range parts {
-		r.Amount, r.CouponTotal, r.PointsBack, r.Cash = r.Amount+p.Amount, r.CouponTotal+p.CouponShare, r.PointsBack+p.PointsShare, r.Cash+p.Cash
+		r.Amount, r.Cash = r.Amount+p.Amount, r.Cash+p.Cash
+		r.CouponTotal, r.PointsBack = r.CouponTotal+p.CouponShare, r.PointsBack+p.PointsShare
 		n, err := s.exec(ctx, tx, "ReserveLine", p.Quantity, p.CouponShare, p.PointsShare, p.Cash, o.OrderNo, p.LineNo,
 			left[p.LineNo-1].RefundedQuantity-p.Quantity, p.Quantity)
 		if err != nil {
@@ -256,7 +262,8 @@ func (s *Service) openRefund(ctx context.Context, tx convergo.Tx, o row, left []
 }
 
 // sendRefund asks the payment service for the money; when no cash is in it the refund is done at once.
-func (s *Service) sendRefund(ctx context.Context, tx convergo.Tx, o row, r refundRow, left []line, parts []trade.RefundLine, version int64) error {
+func (s *Service) sendRefund(ctx context.Context, tx convergo.Tx, o row, r refundRow, left []line, parts []trade.RefundLine, version int64,
+) error {
 	if r.Cash == 0 {
 		return s.finishRefund(ctx, tx, r, "none:"+r.RefundNo, convergo.Key("refund:"+r.RefundNo))
 	}

@@ -162,7 +162,8 @@ func insertRefundLines(ctx context.Context, tx convergo.Tx, refundNo string, lin
 }
 
 // emit adds an event of the order to the outbox. key is empty for the default one.
-func (s *Service) emit(ctx context.Context, tx convergo.Tx, eventType string, key convergo.Key, no string, version int64, payload any) error {
+func (s *Service) emit(ctx context.Context, tx convergo.Tx, eventType string, key convergo.Key, no string, version int64, payload any,
+) error {
 	e, err := trade.NewEvent(eventType, key, no, version, payload)
 	if err != nil {
 		return err

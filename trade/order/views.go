@@ -54,8 +54,8 @@ type orderAnswer struct {
 
 type getOrder struct {
 	No      string `path:"no" maxLength:"64"`
-	Wait    string `query:"wait" enum:"payable,paid,shipped,completed,closed" doc:"do not answer before the order got there (or cannot get there any more)"`
-	Timeout string `query:"timeout" default:"5s" doc:"how long to wait at most, for example 5s; then the order is answered as it is"`
+	Wait    string `query:"wait" enum:"payable,paid,shipped,completed,closed" doc:"answer when it is there or cannot get there any more"`
+	Timeout string `query:"timeout" default:"5s" doc:"how long to wait at most, for example 5s"`
 }
 
 type listOrders struct {
@@ -131,7 +131,8 @@ func viewOf(o row) Order {
 func (s *Service) getOrder(ctx context.Context, in *getOrder) (*orderAnswer, error) {
 	timeout, err := time.ParseDuration(in.Timeout)
 	if err != nil || timeout < 0 || timeout > s.cfg.MaxWait {
-		return nil, trade.Invalid("query.timeout", fmt.Sprintf("the timeout is not between 0s and %s", s.cfg.MaxWait), "send for example timeout=5s")
+		return nil, trade.Invalid("query.timeout", fmt.Sprintf("the timeout is not between 0s and %s", s.cfg.MaxWait),
+			"send for example timeout=5s")
 	}
 	if in.Wait == "" {
 		timeout = 0
@@ -218,7 +219,8 @@ func (s *Service) cancel(ctx context.Context, in *cancelOrder) (*orderAnswer, er
 	if !applied {
 		out.Status = http.StatusOK
 		if o.Status != Closing && o.Status != Canceled {
-			return nil, trade.Conflict("path.no", fmt.Sprintf("order %s is %s", o.OrderNo, o.Status), "ask for a refund: POST /orders/"+o.OrderNo+"/refunds")
+			return nil, trade.Conflict("path.no", fmt.Sprintf("order %s is %s", o.OrderNo, o.Status),
+				"ask for a refund: POST /orders/"+o.OrderNo+"/refunds")
 		}
 	}
 	out.Body, err = s.view(ctx, tx, *o)

@@ -144,7 +144,8 @@ func (s *Service) onOrderCreated(ctx context.Context, tx convergo.Tx, e convergo
 	if err != nil {
 		return err
 	}
-	told, err := trade.NewEvent(answer, convergo.Key(answer+":"+o.OrderNo), o.OrderNo, 1, trade.Answer{OrderNo: o.OrderNo, UserID: o.UserID, Reason: reason})
+	told, err := trade.NewEvent(answer, convergo.Key(answer+":"+o.OrderNo), o.OrderNo, 1,
+		trade.Answer{OrderNo: o.OrderNo, UserID: o.UserID, Reason: reason})
 	if err != nil {
 		return err
 	}

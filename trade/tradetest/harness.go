@@ -119,7 +119,9 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 func (b *Bench) handler() http.Handler {
 	mux := http.NewServeMux()
 	b.Service.Routes(trade.NewAPI(mux, trade.APIConfig("bench", nil)))
-	once := idempotency.Middleware[convergo.Tx](b.Store, idempotency.Config{Scope: trade.ScopeOf, Now: b.Clock.Now, MaxBody: trade.MaxBody})(mux)
+	once := idempotency.Middleware[convergo.Tx](b.Store, idempotency.Config{
+		Scope: trade.ScopeOf, Now: b.Clock.Now, MaxBody: trade.MaxBody,
+	})(mux)
 	open := func(r *http.Request) bool {
 		for _, p := range b.public {
 			if strings.HasPrefix(r.URL.Path, p) {
