@@ -89,18 +89,22 @@ func (c *Client) Duplicates(ctx context.Context) (int64, error) {
 // Settle waits until every order is in a final state and nothing is left to do, and then reads each order. quiet tells
 // whether the outside world is done as well. It returns what is wrong: orders that did not get where they should.
 func (s *Shop) Settle(ctx context.Context, quiet func(context.Context) (bool, error)) error {
+	var left int64
+	var outside bool
+	var open int
+	waiting := func(err error) error {
+		return fmt.Errorf("%d rows were still to be done, %d orders not final, the outside done: %t: %w", left, open, outside, err)
+	}
 	for calm := 0; calm < 2; {
-		left, err := s.Client.Unfinished(ctx)
-		if err != nil {
-			return fmt.Errorf("still waiting for the platform to finish: %w", err)
+		var err error
+		if left, err = s.Client.Unfinished(ctx); err != nil {
+			return waiting(err)
 		}
-		outside, err := quiet(ctx)
-		if err != nil {
-			return err
+		if outside, err = quiet(ctx); err != nil {
+			return waiting(err)
 		}
-		open, err := s.open(ctx)
-		if err != nil {
-			return err
+		if open, err = s.open(ctx); err != nil {
+			return waiting(err)
 		}
 		if left == 0 && outside && open == 0 {
 			calm++ // twice in a row: what one side had just finished may have given the other something to do
@@ -109,7 +113,7 @@ func (s *Shop) Settle(ctx context.Context, quiet func(context.Context) (bool, er
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d rows are still to be done and %d orders are not final: %w", left, open, ctx.Err())
+			return waiting(ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
