@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/drill/check"
-	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade/simulate"
 )
 
@@ -142,15 +140,13 @@ type theDrill struct {
 	dir       string
 	shop      *drill.Shop
 	child     *drill.Child
-	world     *simulate.World
-	worldDB   *sqlite.Store
+	world     *outsideWorld
 	outside   *http.Server
 	stopWorld func() error
 	bar       *progressbar.ProgressBar
 	finished  atomic.Int64 // buyers
 	log       *os.File
 
-	mu         sync.Mutex
 	kills      []time.Time
 	duplicates int64 // noticed by processes that were killed since
 	poison     int
@@ -221,15 +217,11 @@ func freeAddress(ctx context.Context) (string, error) {
 
 // openWorld runs the outside in this process: it survives the platform.
 func (d *theDrill) openWorld(ctx context.Context, s secrets, shop string) (string, error) {
-	db, err := openDatabase(ctx, filepath.Join(d.dir, worldFile), sqlite.Options{Name: "world"})
-	if err != nil {
-		return "", err
-	}
-	d.worldDB = db
+	var err error
 	faults := simulate.Faults{
 		Seed: d.Seed, Copies: 8, Delay: 400 * time.Millisecond, Forged: 50, LostAnswers: 50, Hang: 100 * time.Millisecond, Errors: 30, Refusals: 50,
 	}
-	if d.world, err = openWorld(ctx, db, s, shop, faults, 600*time.Millisecond, nil); err != nil {
+	if d.world, err = openWorld(ctx, filepath.Join(d.dir, worldFile), s, shop, faults, 600*time.Millisecond, nil); err != nil {
 		return "", err
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -256,8 +248,8 @@ func (d *theDrill) close() error {
 	if d.stopWorld != nil {
 		errs = append(errs, d.stopWorld())
 	}
-	if d.worldDB != nil {
-		errs = append(errs, d.worldDB.Close())
+	if d.world != nil {
+		errs = append(errs, d.world.close())
 	}
 	if d.log != nil {
 		errs = append(errs, d.log.Close())

@@ -2,101 +2,309 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/broker/embedded"
+	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/idempotency"
+	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/outbox"
+	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/retain"
+	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade"
-	"github.com/convergo/convergo/trade/channel"
-	"github.com/convergo/convergo/trade/coupon"
-	"github.com/convergo/convergo/trade/inventory"
-	"github.com/convergo/convergo/trade/ledger"
-	"github.com/convergo/convergo/trade/notification"
-	"github.com/convergo/convergo/trade/order"
-	"github.com/convergo/convergo/trade/payment"
-	"github.com/convergo/convergo/trade/points"
-	"github.com/convergo/convergo/trade/risk"
-	"github.com/convergo/convergo/trade/shipping"
+	"github.com/convergo/convergo/trade/simulate"
 )
+
+// platform is everything that runs in this process.
+type platform struct {
+	folder  *folder
+	cfg     serveCommand
+	log     *slog.Logger
+	probe   convergo.Probe
+	broker  *embedded.Broker
+	units   []*unit
+	world   *outsideWorld // nil when the outside world is somewhere else
+	api     huma.Config
+	journal *drill.Journal // of the faults that a drill asks for
+}
+
+// unit is a service with its database and its engine.
+type unit struct {
+	service trade.Service
+	store   *sqlite.Store
+	relay   *relay.Relay
+	inbox   *inbox.Consumer[convergo.Tx]
+	calls   *outside.Calls[convergo.Tx]
+	retain  *retain.Retainer
+	sweep   func(ctx context.Context) error // nil when the service has nothing to sweep
+	handler http.Handler
+}
+
+// openPlatform opens the databases and the broker and wires the services. Nothing runs yet.
+func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Logger) (_ *platform, err error) {
+	p := &platform{folder: f, cfg: cfg, log: log, api: trade.APIConfig(version(), log)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.probe, err = crashAt(cfg.CrashAt); err != nil {
+		return nil, err
+	}
+	if cfg.FaultRate > 0 {
+		if p.journal, err = drill.OpenJournal(f.file(faultsFile)); err != nil {
+			return nil, err
+		}
+	}
+	if err = retain.CheckWindow(cfg.KeepInbox, cfg.KeepBroker); err != nil {
+		return nil, err
+	}
+	if p.broker, err = embedded.Open(ctx, embedded.Config{Dir: f.file("broker"), MaxAge: cfg.KeepBroker, SyncInterval: syncInterval, Log: log}); err != nil {
+		return nil, err
+	}
+	if cfg.World == "" {
+		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.url(), simulate.Faults{}, cfg.Transit, log)
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range cfg.Services {
+		u, err := p.openUnit(ctx, name)
+		if u != nil {
+			p.units = append(p.units, u)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("service %s: %w", name, err)
+		}
+	}
+	return p, p.refill(ctx)
+}
+
+// syncInterval is the broker's: what it confirmed within it before a power cut may be lost.
+const syncInterval = 10 * time.Second
+
+// refill puts events that the broker may have lost back into the outboxes, when the platform was not stopped cleanly:
+// everything written since shortly before its last sign of life. Consumers that have them already notice the keys.
+func (p *platform) refill(ctx context.Context) error {
+	if p.folder.Died.IsZero() {
+		return nil
+	}
+	since := p.folder.Died.Add(-syncInterval - 2*beatEvery)
+	total := 0
+	for _, u := range p.units {
+		n, err := u.store.Replay(ctx, since, time.Now())
+		if err != nil {
+			return fmt.Errorf("service %s: refill the broker: %w", u.service.Name(), err)
+		}
+		total += n
+	}
+	p.log.Info("the platform was not stopped cleanly; events that the broker may have lost are sent again", "since", since, "events", total)
+	return nil
+}
+
+func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
+	s, err := sqlite.Open(ctx, path, o)
+	if errors.Is(err, sqlite.ErrNewer) {
+		return nil, fmt.Errorf("%s was written by a newer version of convergo and is left as it is; use that version: %w", filepath.Base(path), err)
+	}
+	return s, err
+}
+
+// openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
+func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
+	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: p.probe, Log: p.log})
+	if err != nil {
+		return nil, err
+	}
+	u := &unit{store: store}
+	log := p.log.With("service", name)
+	// This process holds the folder's lock: whoever had a lease is dead.
+	if err := store.BreakLeases(ctx); err != nil {
+		return u, err
+	}
+	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
+		return u, err
+	}
+	u.calls = outside.New[convergo.Tx](store.Calls(), outside.Config{
+		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: p.probe,
+	})
+	deps := trade.Deps{
+		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{}), Calls: u.calls, Now: time.Now, Log: log,
+	}
+	if err := p.newService(u, name, deps); err != nil {
+		return u, err
+	}
+	if err := store.Migrate(ctx, name, u.service.Migrations()); err != nil {
+		return u, err
+	}
+	for kind, h := range u.service.Calls() {
+		u.calls.Handle(kind, h)
+	}
+	return u, p.wireUnit(ctx, u, name, log)
+}
+
+func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog.Logger) error {
+	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Lease: p.cfg.Lease, Log: log, Probe: p.probe})
+	u.store.OnEvents(u.relay.Wake)
+	u.store.OnCalls(u.calls.Wake)
+	handlers := u.service.Handlers()
+	var subjects []convergo.Subject
+	for eventType := range handlers {
+		subjects = append(subjects, convergo.Subject{Topic: trade.TopicOf(eventType), Type: eventType})
+	}
+	slices.SortFunc(subjects, func(a, b convergo.Subject) int { return strings.Compare(a.String(), b.String()) })
+	if len(subjects) > 0 {
+		source, err := p.broker.Subscribe(ctx, name, subjects)
+		if err != nil {
+			return err
+		}
+		u.inbox = inbox.New[convergo.Tx](u.store, u.store, source, inbox.Config{
+			Consumer: name, Backoff: p.cfg.handlerBackoff(), Log: log, Probe: p.probe,
+		})
+		for eventType, h := range handlers {
+			if p.cfg.FaultRate > 0 {
+				h = drill.Faulty(h, name, p.cfg.FaultRate, faultSeed(p.cfg.FaultSeed, name, eventType), p.journal)
+			}
+			u.inbox.Handle(eventType, h)
+		}
+	}
+	u.retain = retain.New([]retain.Job{
+		{Name: "sent events", Keep: p.cfg.KeepSent, Purge: u.store.PurgeSent},
+		{Name: "inbox rows", Keep: p.cfg.KeepInbox, Purge: u.store.PurgeMarks},
+		{Name: "recorded requests", Keep: p.cfg.KeepRequests, Purge: u.store.PurgeRequests},
+		{Name: "finished calls", Keep: p.cfg.KeepSent, Purge: u.store.PurgeCalls},
+	}, retain.Config{Log: log})
+	mux := http.NewServeMux()
+	api := trade.NewAPI(mux, p.api)
+	u.service.Routes(api)
+	operationsRoutes(api, u)
+	u.handler = idempotency.Middleware[convergo.Tx](u.store, idempotency.Config{
+		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem,
+	})(mux)
+	u.handler = bypass(append(openPaths(u.service), "/ops/"), mux, u.handler)
+	return nil
+}
+
+// run runs everything until ctx ends, and then until it has stopped.
+func (p *platform) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, u := range p.units {
+		name := u.service.Name()
+		for what, part := range map[string]func(context.Context) error{
+			"relay": u.relay.Run, "calls": u.calls.Run, "retention": u.retain.Run, "inbox": u.inboxRun(), "sweep": u.sweepRun(p.log),
+		} {
+			if part == nil {
+				continue
+			}
+			g.Go(func() error {
+				if err := part(ctx); err != nil {
+					return fmt.Errorf("%s of %s: %w", what, name, err)
+				}
+				return nil
+			})
+		}
+	}
+	if p.world != nil {
+		g.Go(func() error { return p.world.Run(ctx) })
+	}
+	g.Go(func() error { return p.beat(ctx) })
+	return g.Wait()
+}
+
+func (u *unit) inboxRun() func(context.Context) error {
+	if u.inbox == nil {
+		return nil
+	}
+	return u.inbox.Run
+}
+
+// sweepRun sweeps every few seconds. A sweep that fails is logged and comes again.
+func (u *unit) sweepRun(log *slog.Logger) func(context.Context) error {
+	if u.sweep == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		every(ctx, sweepEvery, func() {
+			if err := u.sweep(ctx); err != nil && ctx.Err() == nil {
+				log.Error("sweep failed; it comes again", "service", u.service.Name(), "error", err)
+			}
+		})
+		return nil
+	}
+}
 
 const (
-	channelName = "standard" // the payment channel's name in paths and requests
-	merchant    = "convergo-demo"
-	worldFile   = "world.db"
-	faultsFile  = "faults.jsonl"
+	sweepEvery = 5 * time.Second
+	beatEvery  = 5 * time.Second
 )
 
-// serviceNames are the services of the platform, in the order in which they are opened.
-func serviceNames() []string {
-	return []string{
-		order.Name, payment.Name, inventory.Name, coupon.Name, points.Name, shipping.Name, ledger.Name, notification.Name, risk.Name,
-	}
-}
-
-func channelSecret(s secrets) ([]channel.Secret, error) {
-	secret, err := channel.ParseSecret(s.ChannelSecret)
-	if err != nil {
-		return nil, fmt.Errorf("secrets: channel_secret: %w", err)
-	}
-	return []channel.Secret{secret}, nil
-}
-
-// newService makes the unit's service.
-func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error) {
-	outside := &http.Client{Timeout: 5 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	world := p.cfg.World
-	if world == "" {
-		world = p.cfg.url()
-	}
-	switch name {
-	case order.Name:
-		service, err := order.New(deps, order.Config{
-			PaymentWindow: p.cfg.PaymentWindow, TokenSecret: []byte(p.folder.Secrets.SessionSecret), Peers: p.peers(), PeerKey: p.folder.Secrets.OperatorKey,
-		})
-		if err != nil {
-			return err
+func (p *platform) beat(ctx context.Context) error {
+	every(ctx, beatEvery, func() {
+		if err := p.folder.beat(); err != nil {
+			p.log.Error("sign of life", "error", err)
 		}
-		u.service = service
-		u.sweep = func(ctx context.Context) error { _, err := service.Sweep(ctx); return err }
+	})
+	return nil
+}
+
+func every(ctx context.Context, d time.Duration, f func()) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f()
+		}
+	}
+}
+
+// close closes what is open; nothing may run any more.
+func (p *platform) close() error {
+	var errs []error
+	for _, u := range p.units {
+		errs = append(errs, u.store.Close())
+	}
+	if p.world != nil {
+		errs = append(errs, p.world.close())
+	}
+	if p.broker != nil {
+		p.broker.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// refuseForeignFolder tells whether DIR holds something that is not ours, before anything is written.
+func refuseForeignFolder(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && len(entries) == 0) {
 		return nil
-	case payment.Name:
-		secret, err := channelSecret(p.folder.Secrets)
-		if err != nil {
-			return err
-		}
-		u.service, err = payment.New(deps, payment.Config{
-			UnknownGrace: p.cfg.UnknownGrace, RefundBackoff: p.cfg.callBackoff(),
-			Channels: map[string]payment.Channel{channelName: {
-				Merchant: merchant, Secrets: secret, CashierURL: world,
-				API: &channel.Client{BaseURL: world, Secret: secret[0], HTTP: outside, Timeout: 5 * time.Second},
-			}},
-		})
-		return err
-	case inventory.Name:
-		u.service, err = inventory.New(deps)
-	case coupon.Name:
-		u.service, err = coupon.New(deps)
-	case points.Name:
-		u.service, err = points.New(deps)
-	case shipping.Name:
-		u.service, err = shipping.New(deps, shipping.Config{Carrier: &shipping.HTTPCarrier{BaseURL: world, HTTP: outside}, TrackEvery: p.cfg.TrackEvery})
-	case ledger.Name:
-		u.service, err = ledger.New(deps)
-	case notification.Name:
-		u.service, err = notification.New(deps, notification.Config{Messenger: &notification.HTTPMessenger{BaseURL: world, HTTP: outside}})
-	case risk.Name:
-		u.service, err = risk.New(deps, risk.Config{})
-	default:
-		err = fmt.Errorf("there is no service %q", name)
 	}
-	return err
-}
-
-// peers are the services that run here; the story of an order is collected from them over HTTP.
-func (p *platform) peers() map[string]string {
-	peers := map[string]string{}
-	for _, name := range p.cfg.Services {
-		peers[name] = p.cfg.url()
+	if err != nil {
+		return fmt.Errorf("data folder: %w", err)
 	}
-	return peers
+	ours := func(name string) bool {
+		_, err := os.Stat(filepath.Join(path, name))
+		return err == nil
+	}
+	if !ours(lockFile) && !ours(secretsFile) {
+		return fmt.Errorf("data folder %s is not empty and was not made by convergo; name a new or empty folder with --data", path)
+	}
+	return nil
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/convergo/convergo/trade"
+	"github.com/convergo/convergo/trade/channel"
+	"github.com/convergo/convergo/trade/coupon"
+	"github.com/convergo/convergo/trade/inventory"
+	"github.com/convergo/convergo/trade/ledger"
+	"github.com/convergo/convergo/trade/notification"
+	"github.com/convergo/convergo/trade/order"
+	"github.com/convergo/convergo/trade/payment"
+	"github.com/convergo/convergo/trade/points"
+	"github.com/convergo/convergo/trade/risk"
+	"github.com/convergo/convergo/trade/shipping"
+)
+
+const (
+	channelName = "standard" // the payment channel's name in paths and requests
+	merchant    = "convergo-demo"
+	worldFile   = "world.db"
+	faultsFile  = "faults.jsonl"
+)
+
+// serviceNames are the services of the platform, in the order in which they are opened.
+func serviceNames() []string {
+	return []string{
+		order.Name, payment.Name, inventory.Name, coupon.Name, points.Name, shipping.Name, ledger.Name, notification.Name, risk.Name,
+	}
+}
+
+func channelSecret(s secrets) ([]channel.Secret, error) {
+	secret, err := channel.ParseSecret(s.ChannelSecret)
+	if err != nil {
+		return nil, fmt.Errorf("secrets: channel_secret: %w", err)
+	}
+	return []channel.Secret{secret}, nil
+}
+
+// newService makes the unit's service.
+func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error) {
+	outside := &http.Client{Timeout: 5 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	world := p.cfg.World
+	if world == "" {
+		world = p.cfg.url()
+	}
+	switch name {
+	case order.Name:
+		service, err := order.New(deps, order.Config{
+			PaymentWindow: p.cfg.PaymentWindow, TokenSecret: []byte(p.folder.Secrets.SessionSecret), Peers: p.peers(), PeerKey: p.folder.Secrets.OperatorKey,
+		})
+		if err != nil {
+			return err
+		}
+		u.service = service
+		u.sweep = func(ctx context.Context) error { _, err := service.Sweep(ctx); return err }
+		return nil
+	case payment.Name:
+		secret, err := channelSecret(p.folder.Secrets)
+		if err != nil {
+			return err
+		}
+		u.service, err = payment.New(deps, payment.Config{
+			UnknownGrace: p.cfg.UnknownGrace, RefundBackoff: p.cfg.callBackoff(),
+			Channels: map[string]payment.Channel{channelName: {
+				Merchant: merchant, Secrets: secret, CashierURL: world,
+				API: &channel.Client{BaseURL: world, Secret: secret[0], HTTP: outside, Timeout: 5 * time.Second},
+			}},
+		})
+		return err
+	case inventory.Name:
+		u.service, err = inventory.New(deps)
+	case coupon.Name:
+		u.service, err = coupon.New(deps)
+	case points.Name:
+		u.service, err = points.New(deps)
+	case shipping.Name:
+		u.service, err = shipping.New(deps, shipping.Config{Carrier: &shipping.HTTPCarrier{BaseURL: world, HTTP: outside}, TrackEvery: p.cfg.TrackEvery})
+	case ledger.Name:
+		u.service, err = ledger.New(deps)
+	case notification.Name:
+		u.service, err = notification.New(deps, notification.Config{Messenger: &notification.HTTPMessenger{BaseURL: world, HTTP: outside}})
+	case risk.Name:
+		u.service, err = risk.New(deps, risk.Config{})
+	default:
+		err = fmt.Errorf("there is no service %q", name)
+	}
+	return err
+}
+
+// peers are the services that run here; the story of an order is collected from them over HTTP.
+func (p *platform) peers() map[string]string {
+	peers := map[string]string{}
+	for _, name := range p.cfg.Services {
+		peers[name] = p.cfg.url()
+	}
+	return peers
+}
