@@ -51,7 +51,11 @@ func TestAFullDiskLosesTheGroupAndSaysSoToAll(t *testing.T) {
 			if err == nil {
 				t.Error("the disk was not full")
 			}
-			_ = note(ctx, tx, "b") // the error is swallowed; this must not be kept on its own
+			var n int // the error is swallowed; what is read now would be another transaction's truth
+			if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM note").Scan(&n); err == nil {
+				t.Errorf("it reads on and sees %d notes", n)
+			}
+			_ = note(ctx, tx, "b") // and this must not be kept on its own
 			return nil
 		},
 	)
