@@ -33,6 +33,7 @@ type Day struct {
 	Orders   []Order
 	Products map[string]Product // by SKU
 	Coupons  []Coupon
+	Grants   map[string]int64 // points by user, granted before the day begins
 }
 
 // Product is something to sell.

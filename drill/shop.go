@@ -48,7 +48,7 @@ type Result struct {
 
 const channelOfDrill = "standard"
 
-// Open sets the shop up: products, stock, coupons.
+// Open sets the shop up: products, stock, coupons, points.
 func (s *Shop) Open(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.buyers())
@@ -77,6 +77,15 @@ func (s *Shop) Open(ctx context.Context) error {
 			}
 			if err := s.Client.operator(ctx, http.MethodPost, "/coupons", "coupon:"+c.Code, body, nil); err != nil {
 				return fmt.Errorf("coupon %s: %w", c.Code, err)
+			}
+			return nil
+		})
+	}
+	for _, user := range slices.Sorted(maps.Keys(s.Day.Grants)) {
+		g.Go(func() error {
+			body := map[string]any{"key": "opening:" + user, "user": user, "points": s.Day.Grants[user]}
+			if err := s.Client.operator(ctx, http.MethodPost, "/points/grants", "opening:"+user, body, nil); err != nil {
+				return fmt.Errorf("points of %s: %w", user, err)
 			}
 			return nil
 		})

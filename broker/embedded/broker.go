@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/convergo/convergo"
 )
 
 const streamName = "CONVERGO"
@@ -39,6 +41,8 @@ type Config struct {
 	StartTimeout time.Duration
 	// Log receives the server's notices at debug level and its complaints at warn level. Default: nowhere.
 	Log *slog.Logger
+	// Probe point: broker.sent (handed to the server, not confirmed). Default none.
+	Probe convergo.Probe
 }
 
 func (c Config) withDefaults() Config {

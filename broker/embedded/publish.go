@@ -77,6 +77,7 @@ func (p *publication) send(ctx context.Context, i int) {
 		p.fail(i, fmt.Errorf("publish %s: %w", e.Key, verdict(err)))
 		return
 	}
+	p.broker.cfg.Probe.At("broker.sent")
 	p.sent = append(p.sent, inFlight{i, future})
 }
 

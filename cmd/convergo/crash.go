@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -11,9 +12,10 @@ import (
 	"github.com/convergo/convergo"
 )
 
-// crashAt is a probe that kills this process, with SIGKILL, the n-th time that it passes the point. text is "point" or
-// "point:n"; an empty text gives a nil probe.
-func crashAt(text string) (convergo.Probe, error) {
+// crashAt is a probe that kills this process, with SIGKILL, the n-th time that it passes the point, after it has said so.
+// text is "point" or "point:n", and a point is "relay.published" for any service's or "payment/relay.published" for one; an
+// empty text gives a nil probe.
+func crashAt(text string, say io.Writer) (convergo.Probe, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -22,16 +24,32 @@ func crashAt(text string) (convergo.Probe, error) {
 	if found {
 		var err error
 		if n, err = strconv.ParseInt(times, 10, 64); err != nil || n < 1 {
-			return nil, fmt.Errorf("crash point %q: want a name, or name:n with n from 1", text)
+			return nil, fmt.Errorf("--crash-at %q: want a name, or name:n with n from 1", text)
 		}
+	}
+	if point == "" {
+		return nil, fmt.Errorf("--crash-at %q names no point", text)
 	}
 	var passed atomic.Int64
 	return func(at string) {
 		if at == point && passed.Add(1) == n {
-			_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) // nothing can be done about a kill that fails; the test would see it
+			// Nothing can be done about a line that is not written or a kill that fails; the test would see it.
+			_, _ = fmt.Fprintf(say, "killed at crash point %s, passage %d\n", point, n)
+			_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 			select {}
 		}
 	}, nil
+}
+
+// of is the probe that a service's engine gets: it passes "point" and "service/point".
+func of(service string, probe convergo.Probe) convergo.Probe {
+	if probe == nil {
+		return nil
+	}
+	return func(at string) {
+		probe(at)
+		probe(service + "/" + at)
+	}
 }
 
 // faultSeed gives every handler its own random sequence.

@@ -80,12 +80,16 @@ func (f *folder) occupy() error {
 		return err
 	}
 	switch info, err := os.Stat(f.file(aliveFile)); {
-	case err == nil:
+	case err == nil: // it stays as it is until the platform has made good what its death may have cost
 		f.Died = info.ModTime()
+		return nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("data folder %s: %w", f.path, err)
 	}
-	return f.beat()
+	if err := f.beat(); err != nil {
+		return err
+	}
+	return syncFolder(f.path) // a power cut must not make an unclean stop look like a clean one
 }
 
 // beat says that the platform is alive. It is called every few seconds.
@@ -99,6 +103,15 @@ func (f *folder) beat() error {
 // close gives the folder back after a clean stop.
 func (f *folder) close() error {
 	return errors.Join(os.Remove(f.file(aliveFile)), f.lock.Unlock())
+}
+
+// abandon gives the folder back when the platform did not get as far as running. What an earlier death may have cost is
+// not made good then: the sign of life that it left stays, with its time.
+func (f *folder) abandon() error {
+	if f.Died.IsZero() {
+		return f.close()
+	}
+	return f.lock.Unlock()
 }
 
 func (f *folder) file(name string) string { return filepath.Join(f.path, name) }
@@ -137,7 +150,19 @@ func writeDurably(name string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(name+".new", name)
+	if err := os.Rename(name+".new", name); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(name))
+}
+
+// syncFolder makes durable which files the folder has.
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func random() []byte {

@@ -26,11 +26,12 @@ type commands struct {
 type streams struct {
 	out, err io.Writer
 	terminal bool // err is a terminal: progress may be drawn
+	shown    bool // out is a terminal: a person sees it, and nothing keeps it
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr, isTerminal(os.Stderr)})
+	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr, isTerminal(os.Stderr), isTerminal(os.Stdout)})
 	stop()
 	os.Exit(code)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/retain"
 )
 
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_SERVE_….
@@ -61,12 +63,12 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 	}
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
-		return errors.Join(fmt.Errorf("listen: %w; name another address with --addr", err), f.close())
+		return errors.Join(fmt.Errorf("listen: %w; name another address with --addr", err), f.abandon())
 	}
 	c.Addr = listener.Addr().String()
 	p, err := openPlatform(ctx, c, f, log)
 	if err != nil {
-		return errors.Join(err, listener.Close(), f.close())
+		return errors.Join(err, listener.Close(), f.abandon())
 	}
 	c.greet(s, f)
 	err = p.serve(ctx, listener)
@@ -78,9 +80,13 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 }
 
 func (c serveCommand) greet(s streams, f *folder) {
+	key := "in " + f.file(secretsFile)
+	if s.shown { // what goes to a file or a pipe is kept, and read by others
+		key = f.Secrets.OperatorKey + " (" + key + ")"
+	}
 	// Where the output goes is the caller's business; a closed pipe must not end the platform.
-	_, _ = fmt.Fprintf(s.out, "convergo %s serves %s on %s\n  data           %s\n  documentation  %s/docs\n  operator key   %s (in %s)\n",
-		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), f.Secrets.OperatorKey, f.file(secretsFile))
+	_, _ = fmt.Fprintf(s.out, "convergo %s serves %s on %s\n  data           %s\n  documentation  %s/docs\n  operator key   %s\n",
+		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), key)
 }
 
 func (c serveCommand) validate() error {
@@ -95,8 +101,14 @@ func (c serveCommand) validate() error {
 			return fmt.Errorf("--services: %q stands there twice", name)
 		}
 	}
-	if c.FaultRate < 0 || c.FaultRate > 0.9 {
+	if !(c.FaultRate >= 0 && c.FaultRate <= 0.9) { // NaN is no rate either
 		return fmt.Errorf("--fault-rate %v is not between 0 and 0.9", c.FaultRate)
+	}
+	if !(c.Rate >= 0) || c.Burst < 0 {
+		return fmt.Errorf("--rate %v and --burst %d must not be negative", c.Rate, c.Burst)
+	}
+	if _, err := crashAt(c.CrashAt, io.Discard); err != nil {
+		return err
 	}
 	for _, d := range []struct {
 		flag  string
@@ -105,10 +117,17 @@ func (c serveCommand) validate() error {
 		{"--payment-window", c.PaymentWindow}, {"--unknown-grace", c.UnknownGrace}, {"--transit", c.Transit}, {"--track-every", c.TrackEvery},
 		{"--lease", c.Lease}, {"--call-lease", c.CallLease}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap},
 		{"--keep-sent", c.KeepSent}, {"--keep-inbox", c.KeepInbox}, {"--keep-broker", c.KeepBroker}, {"--keep-requests", c.KeepRequests},
+		{"--stop-grace", c.StopGrace},
 	} {
 		if d.value <= 0 {
 			return fmt.Errorf("%s %v is not positive", d.flag, d.value)
 		}
+	}
+	if c.RetryCap < c.RetryBase {
+		return fmt.Errorf("--retry-cap %v is shorter than --retry-base %v", c.RetryCap, c.RetryBase)
+	}
+	if err := retain.CheckWindow(c.KeepInbox, c.KeepBroker); err != nil {
+		return fmt.Errorf("--keep-inbox and --keep-broker: %w", err)
 	}
 	return nil
 }

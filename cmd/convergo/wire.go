@@ -63,7 +63,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.probe, err = crashAt(cfg.CrashAt); err != nil {
+	if p.probe, err = crashAt(cfg.CrashAt, os.Stderr); err != nil {
 		return nil, err
 	}
 	if cfg.FaultRate > 0 {
@@ -71,10 +71,11 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, err
 		}
 	}
-	if err = retain.CheckWindow(cfg.KeepInbox, cfg.KeepBroker); err != nil {
-		return nil, err
-	}
-	if p.broker, err = embedded.Open(ctx, embedded.Config{Dir: f.file("broker"), MaxAge: cfg.KeepBroker, SyncInterval: syncInterval, Log: log}); err != nil {
+	_, missing := os.Stat(f.file(brokerFolder))
+	p.broker, err = embedded.Open(ctx, embedded.Config{
+		Dir: f.file(brokerFolder), MaxAge: cfg.KeepBroker, SyncInterval: syncInterval, Log: log, Probe: p.probe,
+	})
+	if err != nil {
 		return nil, err
 	}
 	if cfg.World == "" {
@@ -92,19 +93,26 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, fmt.Errorf("service %s: %w", name, err)
 		}
 	}
-	return p, p.refill(ctx)
+	return p, p.refill(ctx, missing != nil || p.broker.Recovery().Events > 0)
 }
 
-// syncInterval is the broker's: what it confirmed within it before a power cut may be lost.
-const syncInterval = 10 * time.Second
+const (
+	// syncInterval is the broker's: what it confirmed within it before a power cut may be lost.
+	syncInterval = 10 * time.Second
+	brokerFolder = "broker"
+)
 
-// refill puts events that the broker may have lost back into the outboxes, when the platform was not stopped cleanly:
-// everything written since shortly before its last sign of life. Consumers that have them already notice the keys.
-func (p *platform) refill(ctx context.Context) error {
-	if p.folder.Died.IsZero() {
+// refill puts events that the broker may have lost back into the outboxes. When the platform was not stopped cleanly that
+// is everything written since shortly before its last sign of life; when the broker misses events (a folder that was
+// deleted or damaged) it is everything that the broker should have. Consumers that have them already notice the keys.
+func (p *platform) refill(ctx context.Context, lost bool) error {
+	since := p.folder.Died.Add(-syncInterval - 2*beatEvery)
+	switch {
+	case lost:
+		since = time.Now().Add(-p.cfg.KeepBroker)
+	case p.folder.Died.IsZero():
 		return nil
 	}
-	since := p.folder.Died.Add(-syncInterval - 2*beatEvery)
 	total := 0
 	for _, u := range p.units {
 		n, err := u.store.Replay(ctx, since, time.Now())
@@ -113,8 +121,11 @@ func (p *platform) refill(ctx context.Context) error {
 		}
 		total += n
 	}
-	p.log.Info("the platform was not stopped cleanly; events that the broker may have lost are sent again", "since", since, "events", total)
-	return nil
+	if total > 0 {
+		p.log.Info("events that the broker may have lost are sent again", "since", since, "events", total,
+			"stopped_cleanly", p.folder.Died.IsZero(), "broker", p.broker.Recovery())
+	}
+	return p.folder.beat()
 }
 
 func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
@@ -141,7 +152,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		return u, err
 	}
 	u.calls = outside.New[convergo.Tx](store.Calls(), outside.Config{
-		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: p.probe,
+		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
 	})
 	deps := trade.Deps{
 		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{}), Calls: u.calls, Now: time.Now, Log: log,
@@ -159,7 +170,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 }
 
 func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog.Logger) error {
-	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Lease: p.cfg.Lease, Log: log, Probe: p.probe})
+	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Lease: p.cfg.Lease, Log: log, Probe: of(name, p.probe)})
 	u.store.OnEvents(u.relay.Wake)
 	u.store.OnCalls(u.calls.Wake)
 	handlers := u.service.Handlers()
@@ -174,7 +185,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 			return err
 		}
 		u.inbox = inbox.New[convergo.Tx](u.store, u.store, source, inbox.Config{
-			Consumer: name, Backoff: p.cfg.handlerBackoff(), Log: log, Probe: p.probe,
+			Consumer: name, Backoff: p.cfg.handlerBackoff(), Log: log, Probe: of(name, p.probe),
 		})
 		for eventType, h := range handlers {
 			if p.cfg.FaultRate > 0 {
@@ -194,7 +205,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 	u.service.Routes(api)
 	operationsRoutes(api, u)
 	u.handler = idempotency.Middleware[convergo.Tx](u.store, idempotency.Config{
-		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem,
+		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem, Probe: of(name, p.probe),
 	})(mux)
 	u.handler = bypass(append(openPaths(u.service), "/ops/"), mux, u.handler)
 	return nil
