@@ -150,7 +150,16 @@ func (c *Consumer[TX]) applyOne(
 		t.ignored++
 		return nil
 	case blocked[d.Event.Aggregate]:
-		// Also when this very message is the queue's head, delivered again because its ack was lost: Enqueue is once per key.
+		// Delivered again because its ack was lost, this very message may be the queue's head (Enqueue is once per key), or
+		// done with: applied, or the dead letter that blocks. What is done with must not wait behind itself.
+		marked, err := c.peek(ctx, tx, d.Event, now)
+		if err != nil {
+			return err
+		}
+		if marked == Duplicate {
+			t.duplicates++
+			return nil
+		}
 		t.queued++
 		return c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
 	}
@@ -159,6 +168,22 @@ func (c *Consumer[TX]) applyOne(
 		blocked[d.Event.Aggregate] = true
 	}
 	return err
+}
+
+var errPeek = errors.New("only asked")
+
+// peek is what Mark would answer; it leaves no row.
+func (c *Consumer[TX]) peek(ctx context.Context, tx TX, e convergo.Event, now time.Time) (marked Marked, err error) {
+	err = c.store.Nested(ctx, tx, func(ctx context.Context, tx TX) (err error) {
+		if marked, err = c.store.Mark(ctx, tx, c.cfg.Consumer, e, false, now); err != nil {
+			return err
+		}
+		return errPeek
+	})
+	if errors.Is(err, errPeek) {
+		return marked, nil
+	}
+	return marked, fmt.Errorf("%s %s: %w", e.Type, e.Key, err)
 }
 
 // run makes an attempt at m inside a savepoint and records the failure when there is one. blocks tells that the

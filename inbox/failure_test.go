@@ -131,6 +131,26 @@ func TestARedrivenLetterGoesFirstAndTheRestFollowsInOrder(t *testing.T) {
 	})
 }
 
+func TestADeadLetterThatIsDeliveredAgainDoesNotWaitBehindItself(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, src := newStore(), newSource(event("O-1", 1))
+		c, _ := running(t, s, src, inbox.Config{}, moved(func(context.Context, *memory.Tx, convergo.Event) error {
+			return convergo.Permanent(errWeather)
+		}))
+		settle()
+		src.send(event("O-1", 1), event("O-1", 2)) // the first again, as after a lost ack or a replay
+		settle()
+		backlog, err := s.Backlog(t.Context(), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "dead letters", backlog.InboxDead.Count, int64(1))
+		same(t, "waiting behind it", backlog.InboxWait.Count, int64(1))
+		same(t, "duplicates", c.Stats().Duplicates, int64(1))
+		same(t, "unacknowledged", src.unacked(), 0)
+	})
+}
+
 // Another instance has read the same queue, buried its head and left the rest for a person.
 func TestAQueueThatChangedSinceItWasReadIsReadAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
