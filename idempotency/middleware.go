@@ -173,7 +173,7 @@ func (m *middleware[TX]) run(w http.ResponseWriter, r *http.Request, next http.H
 	log := m.cfg.Log.With("method", r.Method, "path", r.URL.Path, "key", c.key)
 	switch {
 	case o.panic != nil:
-		if o.panic == http.ErrAbortHandler {
+		if aborted, ok := o.panic.(error); ok && errors.Is(aborted, http.ErrAbortHandler) {
 			panic(http.ErrAbortHandler)
 		}
 		log.Error("handler panicked", "panic", fmt.Sprint(o.panic), "place", o.place)

@@ -74,7 +74,7 @@ type statement struct {
 var (
 	headerLine = regexp.MustCompile(`^--\s*name:\s*(.*)$`)
 	nameWord   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
-	insertHead = regexp.MustCompile("(?is)^INSERT\\s+INTO\\s+[^\\s(]+\\s*\\(\\s*([^\\s,)]+)")
+	insertHead = regexp.MustCompile(`(?is)^INSERT\s+INTO\s+[^\s(]+\s*\(\s*([^\s,)]+)`)
 	selectPart = regexp.MustCompile(`(?is)\)\s*SELECT\b`)
 	wherePart  = regexp.MustCompile(`(?is)\bWHERE\b`)
 )

@@ -293,9 +293,7 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 		wrong("dead letters", errors.New("the poison event was not parked anywhere"))
 	}
 	report.Faults["poison event parked"] = discarded
-	for _, order := range d.shop.Unexpected() {
-		report.Reasons = append(report.Reasons, order)
-	}
+	report.Reasons = append(report.Reasons, d.shop.Unexpected()...)
 	wrong("check", d.check(ctx, report))
 	report.Elapsed = time.Since(began).Seconds()
 	return report

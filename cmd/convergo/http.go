@@ -39,7 +39,7 @@ func (p *platform) handler() http.Handler {
 			http.Redirect(w, r, "/docs", http.StatusFound)
 			return
 		}
-		trade.WriteProblem(w, trade.NotFound("path", "there is nothing at "+r.URL.EscapedPath()+"; see /docs").(*trade.Problem))
+		trade.WriteProblem(w, trade.NewProblem(http.StatusNotFound, "path", "there is nothing at "+r.URL.EscapedPath(), "see /docs"))
 	})
 	authenticate := trade.Authenticate(trade.AuthConfig{
 		OperatorKey: p.folder.Secrets.OperatorKey, Secret: []byte(p.folder.Secrets.SessionSecret), Public: p.public,

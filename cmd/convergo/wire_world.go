@@ -18,7 +18,9 @@ type outsideWorld struct {
 }
 
 // openWorld opens the database at path and makes the world on it. shop is the base URL that gets the channel's notices.
-func openWorld(ctx context.Context, path string, s secrets, shop string, faults simulate.Faults, transit time.Duration, log *slog.Logger) (_ *outsideWorld, err error) {
+func openWorld(ctx context.Context, path string, s secrets, shop string, faults simulate.Faults, transit time.Duration, log *slog.Logger) (
+	_ *outsideWorld, err error,
+) {
 	secret, err := channelSecret(s)
 	if err != nil {
 		return nil, err

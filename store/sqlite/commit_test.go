@@ -261,7 +261,11 @@ func TestATransactionIsUselessAfterItsFunction(t *testing.T) {
 	must(t, s.View(t.Context(), func(_ context.Context, tx convergo.Tx) error { view = tx; return nil }))
 	for name, tx := range map[string]convergo.Tx{"update": kept, "nested": nested, "view": view} {
 		_, exec := tx.ExecContext(t.Context(), "DELETE FROM note")
-		_, query := tx.QueryContext(t.Context(), "SELECT 1")
+		rows, query := tx.QueryContext(t.Context(), "SELECT 1")
+		if rows != nil {
+			t.Errorf("%s: a transaction that is over still reads: %v", name, rows.Err())
+			must(t, rows.Close())
+		}
 		var n int
 		row := tx.QueryRowContext(t.Context(), "SELECT 1").Scan(&n)
 		for i, err := range []error{exec, query, row} {
@@ -348,12 +352,15 @@ func TestRowsThatAreBeingReadAreNotDisturbedByTheSameStatement(t *testing.T) {
 		defer func() { must(t, outer.Close()) }()
 		pairs := 0
 		for outer.Next() {
-			inner, err := tx.QueryContext(ctx, query)
-			must(t, err)
-			for inner.Next() {
-				pairs++
-			}
-			must(t, errors.Join(inner.Err(), inner.Close()))
+			func() {
+				inner, err := tx.QueryContext(ctx, query)
+				must(t, err)
+				defer func() { must(t, inner.Close()) }()
+				for inner.Next() {
+					pairs++
+				}
+				must(t, inner.Err())
+			}()
 		}
 		if pairs != 25 {
 			t.Errorf("%d pairs, want 25", pairs)

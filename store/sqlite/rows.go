@@ -265,10 +265,3 @@ func appendDigest(list []byte, d convergo.Digest) []byte {
 	list = hex.AppendEncode(list, d[:])
 	return append(list, '"', ']')
 }
-
-func jsonText(list []byte) string {
-	if len(list) == 0 {
-		return "[]"
-	}
-	return string(list)
-}

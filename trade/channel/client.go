@@ -31,7 +31,7 @@ type Client struct {
 	Now       func() time.Time
 }
 
-// ErrNotFound: the channel has no trace of what was asked for.
+// ErrNotFound says that the channel has no trace of what was asked for.
 var ErrNotFound = errors.New("not found at the channel")
 
 // ErrAmbiguous is wrapped when nobody can tell whether the channel did what it was asked: ask it, then use the same key.

@@ -111,7 +111,7 @@ func ParseNotice(body []byte) (Notice, error) {
 	}
 	var n Notice
 	if err := json.Unmarshal(body, &n); err != nil {
-		return Notice{}, fmt.Errorf("%v: %w", err, ErrMalformed)
+		return Notice{}, fmt.Errorf("%w: %w", err, ErrMalformed)
 	}
 	return n, n.validate()
 }
@@ -164,7 +164,7 @@ func checkObject(d *json.Decoder, exact map[string]string, depth int) error {
 	for d.More() {
 		token, err := d.Token()
 		if err != nil {
-			return fmt.Errorf("%v: %w", err, ErrMalformed)
+			return fmt.Errorf("%w: %w", err, ErrMalformed)
 		}
 		name, _ := token.(string)
 		folded := fold(name)
@@ -181,7 +181,7 @@ func checkObject(d *json.Decoder, exact map[string]string, depth int) error {
 	}
 	_, err := d.Token() // the closing brace
 	if err != nil {
-		return fmt.Errorf("%v: %w", err, ErrMalformed)
+		return fmt.Errorf("%w: %w", err, ErrMalformed)
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ func checkObject(d *json.Decoder, exact map[string]string, depth int) error {
 func checkValue(d *json.Decoder, depth int) error {
 	token, err := d.Token()
 	if err != nil {
-		return fmt.Errorf("%v: %w", err, ErrMalformed)
+		return fmt.Errorf("%w: %w", err, ErrMalformed)
 	}
 	if depth >= maxDepth {
 		return fmt.Errorf("nested deeper than %d: %w", maxDepth, ErrMalformed)
@@ -204,7 +204,7 @@ func checkValue(d *json.Decoder, depth int) error {
 			}
 		}
 		if _, err := d.Token(); err != nil {
-			return fmt.Errorf("%v: %w", err, ErrMalformed)
+			return fmt.Errorf("%w: %w", err, ErrMalformed)
 		}
 	}
 	return nil

@@ -119,7 +119,7 @@ func (s *Service) Prefixes() []string {
 	return []string{"/orders", "/products", "/tokens", "/users", "/" + Name}
 }
 
-// Calls: the order service makes none outside.
+// Calls is empty: the order service makes none outside.
 func (s *Service) Calls() map[string]outside.Handler[convergo.Tx] { return nil }
 
 // Routes registers the operations.

@@ -92,7 +92,7 @@ func Migrations() fs.FS {
 // Prefixes that the service answers; "/risk" also holds its part of an order's story.
 func (s *Service) Prefixes() []string { return []string{"/" + Name} }
 
-// Calls: the risk service makes none outside.
+// Calls is empty: the risk service makes none outside.
 func (s *Service) Calls() map[string]outside.Handler[convergo.Tx] { return nil }
 
 // Handlers by event type.
