@@ -14,8 +14,9 @@ const sameMoment = 10 * time.Millisecond
 
 func (s *session) mayClaim(now time.Time) bool {
 	probing := slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch != nil && w.batch.probe })
-	return s.ctx.Err() == nil && !probing && !s.claiming && !s.balancing && !s.leaseDue(now) && len(s.held) > 0 && s.trusted() &&
-		slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch == nil })
+	probing = probing || s.outage && s.claims > 0
+	return s.ctx.Err() == nil && !probing && !s.balancing && !s.leaseDue(now) && len(s.held) > 0 && s.trusted() &&
+		slices.ContainsFunc(s.workers, worker.idle)
 }
 
 // claimAt is when the next claim is due: at once when a worker may have events, else with the next delayed event or
@@ -23,7 +24,7 @@ func (s *session) mayClaim(now time.Time) bool {
 func (s *session) claimAt(now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	for _, w := range s.workers {
-		if w.batch != nil {
+		if !w.idle() {
 			continue
 		}
 		t := w.looked.Add(s.cfg.Poll)
@@ -60,7 +61,9 @@ type request struct {
 }
 
 // maybeClaim claims for all idle workers in one call: an idle relay costs one claim per poll, however many workers it
-// has. Lanes with a batch in flight are left out, whoever's share they are: their events are still in the store.
+// has. A worker that becomes idle while the others' claim is under way has one of its own. Lanes with a batch in flight
+// are left out, whoever's share they are, because their events are still in the store; and those of a claim under way,
+// which may be about to be.
 func (s *session) maybeClaim(now time.Time) {
 	if !s.mayClaim(now) || now.Before(s.claimAt(now)) {
 		return
@@ -69,13 +72,15 @@ func (s *session) maybeClaim(now time.Time) {
 	if req.probe {
 		req.perLane = 1
 	}
-	var inFlight [convergo.Lanes]bool
+	inFlight := s.asked
 	for i := range s.workers {
 		w := &s.workers[i]
 		if w.batch != nil {
 			for _, l := range w.batch.leases {
 				inFlight[l.Lane] = true
 			}
+		}
+		if !w.idle() {
 			continue
 		}
 		req.workers = append(req.workers, i)
@@ -92,7 +97,7 @@ func (s *session) maybeClaim(now time.Time) {
 		}
 		return
 	}
-	s.claiming = true
+	s.underWay(req, true)
 	s.spawn(func() func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)
 		defer cancel()
@@ -104,9 +109,24 @@ func (s *session) maybeClaim(now time.Time) {
 	})
 }
 
+// underWay notes that a claim begins or has ended.
+func (s *session) underWay(req request, begins bool) {
+	if begins {
+		s.claims++
+	} else {
+		s.claims--
+	}
+	for _, i := range req.workers {
+		s.workers[i].claiming = begins
+	}
+	for _, l := range req.leases {
+		s.asked[l.Lane] = begins
+	}
+}
+
 // claimed hands the events of a claim to the workers. It may drop them: a claim locks nothing, the next one finds them.
 func (s *session) claimed(req request, claim Claim, err error) {
-	s.claiming = false
+	s.underWay(req, false)
 	if s.ctx.Err() != nil {
 		return
 	}

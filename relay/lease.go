@@ -28,11 +28,14 @@ func (s *session) maybeLease(now time.Time) {
 		s.lease(now, true)
 	case !s.busy():
 		s.lease(now, false)
+	default:
+		s.pause.Store(true)
 	}
 }
 
 func (s *session) lease(now time.Time, renewOnly bool) {
 	s.leasing, s.balancing = true, !renewOnly
+	s.pause.Store(false)
 	s.leaseAt = now.Add(s.cfg.Lease / 3)
 	req := LeaseRequest{Owner: s.owner, Held: slices.Clone(s.held), Term: s.cfg.Lease, RenewOnly: renewOnly}
 	s.spawn(func() func() {

@@ -16,8 +16,8 @@ var (
 )
 
 // session is one life of a relay. One goroutine, the loop in run, owns all of its fields and decides everything; what
-// takes time (calls of the store, batches) runs beside it and posts what to do next to news. Only trust, hard and what
-// is embedded are used by others too.
+// takes time (calls of the store, batches) runs beside it and posts what to do next to news. Only trust, pause, hard
+// and what is embedded are used by others too.
 type session struct {
 	*Relay
 	owner  string
@@ -35,14 +35,17 @@ type session struct {
 	share   [convergo.Lanes]int
 	leaseAt time.Time // when to renew
 	leasing bool
+	// pause: a renewal waits for the batches in flight. They end after what they are publishing now.
+	pause atomic.Bool
 	// balancing: the lease call under way may give lanes away, so that nothing may be claimed meanwhile.
 	balancing   bool
 	distrusted  bool // trust ran out, and that has been dealt with
 	leaseFaults int
 
 	workers     []worker
-	claiming    bool
-	claimNotBy  time.Time // no claim before, because the store failed
+	claims      int                  // under way
+	asked       [convergo.Lanes]bool // lanes of those claims
+	claimNotBy  time.Time            // no claim before, because the store failed
 	claimFaults int
 	perLane     int
 	pace        convergo.Backoff // between calls of a store that fails
@@ -55,11 +58,14 @@ type session struct {
 // worker is a place for one batch in flight. Its share of the lanes is its own, so that while one worker waits for the
 // broker another settles.
 type worker struct {
-	batch  *batch    // nil when idle
-	dirty  bool      // there may be events
-	due    time.Time // when an event becomes due, by Config.Now; zero when none is known
-	looked time.Time // last claim
+	batch    *batch    // nil when none is in flight
+	claiming bool      // a claim for it is under way
+	dirty    bool      // there may be events
+	due      time.Time // when an event becomes due, by Config.Now; zero when none is known
+	looked   time.Time // last claim
 }
+
+func (w worker) idle() bool { return w.batch == nil && !w.claiming }
 
 // batch is claimed events of one worker's lanes, on their way.
 type batch struct {
@@ -184,7 +190,7 @@ func (s *session) stir() {
 }
 
 func (s *session) busy() bool {
-	return s.claiming || slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch != nil })
+	return s.claims > 0 || slices.ContainsFunc(s.workers, func(w worker) bool { return w.batch != nil })
 }
 
 // release gives the leases back. Without any it still ends the membership, so that the others get their share at once.

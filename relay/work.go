@@ -53,7 +53,7 @@ func (s *session) work(b *batch) (out outcome) {
 	p := &progress{batch: b, stuck: map[convergo.Aggregate]standing{}, moved: map[convergo.Aggregate]bool{}}
 	for chunk := range slices.Chunk(b.events, s.cfg.Batch) {
 		for _, group := range s.suspects.split(chunk) {
-			if goOn := s.turn(p, group, &out); !goOn || s.ctx.Err() != nil {
+			if goOn := s.turn(p, group, &out); !goOn || s.ctx.Err() != nil || s.pause.Load() {
 				out.again = true
 				return out
 			}
