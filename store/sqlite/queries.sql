@@ -29,15 +29,17 @@ SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = 
 
 -- name: ClaimLanes
 -- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding
--- it touches the index only. MATERIALIZED: computed once a lane, not once a row.
+-- it touches the index only. MATERIALIZED: computed once a lane, not once a row. Column 2 is flags: 1, the lane has more;
+-- 2, the event's aggregate is blocked, which is asked for each event only when any aggregate is (that is found out once).
 WITH RECURSIVE
     pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
                        UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
     bound (lane, stop) AS MATERIALIZED (
        SELECT pending.lane, (SELECT s.seq FROM outbox_pending AS s WHERE s.lane = pending.lane ORDER BY s.seq LIMIT 1 OFFSET ?2)
          FROM pending WHERE (?1 >> pending.lane) & 1)
-SELECT p.seq, 0, bound.stop IS NOT NULL,
-       EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest),
+SELECT p.seq,
+       (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
+            THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest) ELSE 0 END,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
        e.message_id, e.event_key, e.headers, e.payload
   FROM bound
@@ -53,7 +55,7 @@ SELECT l.lane FROM outbox_lane AS l
 SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?
 
 -- name: ClaimQueue
-SELECT w.seq, w.attempts, 0, 0,
+SELECT w.seq, w.attempts,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
        e.message_id, e.event_key, e.headers, e.payload
   FROM outbox_waiting AS w

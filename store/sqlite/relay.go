@@ -98,12 +98,13 @@ func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, er
 // pending reads the head of each lane.
 func (c *claiming) pending(conn *cachingConn) error {
 	return conn.each(context.Background(), c.store.sql.Get("ClaimLanes"), func(v []driver.Value) error {
-		event, err := eventOf(v[4:])
+		event, err := eventOf(v[2:])
 		if err != nil {
 			return err
 		}
-		c.result.More = c.result.More || integer(v[2]) == 1
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Held: integer(v[3]) == 1})
+		flags := integer(v[1])
+		c.result.More = c.result.More || flags&1 != 0
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Held: flags&2 != 0})
 		return nil
 	}, c.lanes, int64(c.perLane))
 }
@@ -153,7 +154,7 @@ func (c *claiming) queue(conn *cachingConn, aggregate []byte, room int) (int, er
 			c.result.More = true
 			return nil
 		}
-		event, err := eventOf(v[4:])
+		event, err := eventOf(v[2:])
 		if err != nil {
 			return err
 		}
