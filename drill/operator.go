@@ -44,7 +44,7 @@ func (c *Client) DiscardPoison(ctx context.Context) (discarded int, err error) {
 				continue
 			}
 			body := map[string]string{"reason": "the drill's own poison"}
-			if e := c.operator(ctx, http.MethodPost, "/ops/"+service+"/dead-letters/"+url.PathEscape(l.ID)+"/discard", "", body, nil); e != nil {
+			if e := c.operator(ctx, http.MethodPost, "/ops/"+service+"/dead-letters/"+url.PathEscape(l.ID)+"/discard", "discard:"+l.ID, body, nil); e != nil {
 				return discarded, e
 			}
 			discarded++
@@ -93,7 +93,7 @@ func (s *Shop) Settle(ctx context.Context, quiet func(context.Context) (bool, er
 	var outside bool
 	var open int
 	waiting := func(err error) error {
-		return fmt.Errorf("%d rows were still to be done, %d orders not final, the outside done: %t: %w", left, open, outside, err)
+		return fmt.Errorf("%d rows were still to be done, %d orders not final%s, the outside done: %t: %w", left, open, s.anOpenOne(), outside, err)
 	}
 	for calm := 0; calm < 2; {
 		var err error
@@ -138,6 +138,16 @@ func (s *Shop) open(ctx context.Context) (int, error) {
 		}
 	}
 	return open, nil
+}
+
+// anOpenOne names an order that is not final, for the report.
+func (s *Shop) anOpenOne() string {
+	for _, r := range s.Results {
+		if r.OrderNo != "" && !final(r.Status, r.Order) {
+			return fmt.Sprintf(" (%s, %s, of a buyer who %s)", r.OrderNo, r.Status, r.Order.Behaviour)
+		}
+	}
+	return ""
 }
 
 // final: a returned order is COMPLETED only until its refund overtakes it.

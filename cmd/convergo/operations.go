@@ -207,10 +207,12 @@ func (o operations) deadEvents(ctx context.Context, in *pageInput) (*deadOutput,
 }
 
 type actInput struct {
-	ID string `path:"id" maxLength:"64"`
+	Key string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
+	ID  string `path:"id" maxLength:"64"`
 }
 
 type discardInput struct {
+	Key  string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
 	ID   string `path:"id" maxLength:"64"`
 	Body struct {
 		Reason string `json:"reason" minLength:"3" maxLength:"500" doc:"why; kept on record"`
@@ -224,8 +226,7 @@ type actOutput struct {
 	}
 }
 
-// act runs an operator's change. These POSTs need no Idempotency-Key: each names what it changes, has a transaction of its
-// own, and finds nothing left to do when it is repeated.
+// act runs an operator's change, in the transaction of the request's Idempotency-Key.
 func act(ctx context.Context, id, done string, change func(ctx context.Context, by string) error) (*actOutput, error) {
 	if err := trade.RequireOperator(ctx); err != nil {
 		return nil, err
@@ -244,10 +245,17 @@ func act(ctx context.Context, id, done string, change func(ctx context.Context, 
 	return &out, nil
 }
 
+// afterCommit wakes a loop when the request's change can be seen.
+func afterCommit(ctx context.Context, wake func()) {
+	if tx, ok := trade.TxOf(ctx).(convergo.AfterCommit); ok {
+		tx.AfterCommit(wake)
+	}
+}
+
 func (o operations) redriveLetter(ctx context.Context, in *actInput) (*actOutput, error) {
 	out, err := act(ctx, in.ID, "redriven", func(ctx context.Context, by string) error { return o.store.RedriveLetter(ctx, in.ID, by, time.Now()) })
 	if err == nil && o.inbox != nil {
-		o.inbox.Wake()
+		afterCommit(ctx, o.inbox.Wake)
 	}
 	return out, err
 }
@@ -257,7 +265,7 @@ func (o operations) discardLetter(ctx context.Context, in *discardInput) (*actOu
 		return o.store.DiscardLetter(ctx, in.ID, by, in.Body.Reason, time.Now())
 	})
 	if err == nil && o.inbox != nil {
-		o.inbox.Wake()
+		afterCommit(ctx, o.inbox.Wake)
 	}
 	return out, err
 }
@@ -269,7 +277,7 @@ func (o operations) onEvent(ctx context.Context, id, done string, change func(ct
 	}
 	out, err := act(ctx, id, done, func(ctx context.Context, by string) error { return change(ctx, n, by) })
 	if err == nil {
-		o.relay.Wake()
+		afterCommit(ctx, o.relay.Wake)
 	}
 	return out, err
 }
@@ -285,6 +293,7 @@ func (o operations) discardEvent(ctx context.Context, in *discardInput) (*actOut
 }
 
 type replayInput struct {
+	Key  string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
 	Body struct {
 		Since time.Time `json:"since" doc:"events written at or after this time, UTC"`
 	}
@@ -304,7 +313,7 @@ func (o operations) replay(ctx context.Context, in *replayInput) (*replayOutput,
 	if err != nil {
 		return nil, err
 	}
-	o.relay.Wake()
+	afterCommit(ctx, o.relay.Wake)
 	var out replayOutput
 	out.Body.Events = n
 	return &out, nil

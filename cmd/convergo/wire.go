@@ -207,7 +207,9 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 	u.handler = idempotency.Middleware[convergo.Tx](u.store, idempotency.Config{
 		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem, Probe: of(name, p.probe),
 	})(mux)
-	u.handler = bypass(append(openPaths(u.service), "/ops/"), mux, u.handler)
+	if open := openPaths(u.service); len(open) > 0 {
+		u.handler = bypass(open, mux, u.handler)
+	}
 	return nil
 }
 

@@ -54,7 +54,7 @@ func (s *Store) DiscardEvent(ctx context.Context, id int64, by, reason string, n
 func (s *Store) closeEvent(
 	ctx context.Context, what string, id int64, now time.Time, move func(context.Context, *Tx, sql.NullInt64) error,
 ) error {
-	err := s.update(ctx, func(ctx context.Context, tx *Tx) error {
+	err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 		var (
 			aggregate []byte
 			earlier   sql.NullInt64
@@ -91,14 +91,16 @@ const replayChunk = 5000
 func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err error) {
 	low, high, err := s.writtenSince(ctx, convergo.Micros(since))
 	for ; err == nil && low <= high; low += replayChunk {
-		err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
-			made, err := s.exec(ctx, tx, "ReplayEvents", low, min(low+replayChunk-1, high), convergo.Micros(since))
-			if made > 0 {
+		var made int64
+		err = s.join(ctx, func(ctx context.Context, tx *Tx) (err error) {
+			if made, err = s.exec(ctx, tx, "ReplayEvents", low, min(low+replayChunk-1, high), convergo.Micros(since)); made > 0 {
 				s.wakeAfter(tx)
 			}
-			tx.AfterCommit(func() { n += int(made) })
 			return err
 		})
+		if err == nil {
+			n += int(made)
+		}
 	}
 	if err != nil {
 		return n, fmt.Errorf("sqlite store %s: replay: %w", s.opts.Name, err)
@@ -194,7 +196,7 @@ func (s *Store) DiscardLetter(ctx context.Context, id, by, reason string, now ti
 func (s *Store) closeLetter(
 	ctx context.Context, id string, state ops.State, by, reason string, now time.Time, move func(context.Context, *Tx, letter) error,
 ) error {
-	err := s.update(ctx, func(ctx context.Context, tx *Tx) error {
+	err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 		var l letter
 		err := tx.QueryRowContext(ctx, s.sql.Get("FindLetter"), id).
 			Scan(&l.consumer, &l.key, &l.keyDigest, &l.digest, &l.aggregate.Type, &l.aggregate.ID, &l.payload, &l.earlier)

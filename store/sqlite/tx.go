@@ -127,6 +127,16 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 	return nil
 }
 
+// join runs fn in the transaction of this store that ctx belongs to, in a savepoint, and in one of its own when there is
+// none: an operator's change commits together with the record of the request that asked for it.
+func (s *Store) join(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	outer, ok := ctx.Value(openUpdate{s}).(*Tx)
+	if !ok || outer.done.Load() {
+		return s.update(ctx, fn)
+	}
+	return s.Nested(ctx, outer, func(ctx context.Context, tx convergo.Tx) error { return fn(ctx, tx.(*Tx)) })
+}
+
 // run runs fn with the baton in hand and passes it on, however fn ends. nil means that t waits for the commit.
 func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Context, tx *Tx) error) (err error) {
 	w, kept := s.writer, false
@@ -207,7 +217,7 @@ func (s *Store) Nested(ctx context.Context, tx convergo.Tx, fn func(ctx context.
 			s.undo(savepoint)
 		}
 	}()
-	if err := fn(ctx, inner); err != nil {
+	if err := fn(context.WithValue(ctx, openUpdate{s}, inner), inner); err != nil {
 		return err
 	}
 	if err := inner.usable(ctx); err != nil {
