@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "convergo-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built := program
+	built.path = filepath.Join(dir, "convergo")
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// program is convergo as a program of its own, built when a test first needs it. Without the race detector: what runs in
+// this process has it, what runs as a child is there to be killed.
+var program = &struct {
+	once sync.Once
+	path string
+	err  error
+}{}
+
+func programFile(t *testing.T) string {
+	t.Helper()
+	program.once.Do(func() {
+		text, err := exec.Command("go", "build", "-buildvcs=false", "-o", program.path, ".").CombinedOutput()
+		if err != nil {
+			program.err = fmt.Errorf("go build: %w: %s", err, text)
+		}
+	})
+	if program.err != nil {
+		t.Fatal(program.err)
+	}
+	return program.path
+}
+
+// eventually polls until the condition holds, and fails the test when it does not within the time.
+func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !holds() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within %v: %s", within, what)
+		case <-poll.C:
+		}
+	}
+}
+
+// output collects what a program writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// ranProgram is a run of the whole program inside this process.
+type ranProgram struct {
+	out, err output
+	code     int
+}
+
+// runProgram runs the program to its end.
+func runProgram(ctx context.Context, args ...string) *ranProgram {
+	r := &ranProgram{}
+	r.code = run(ctx, args, streams{out: &r.out, err: &r.err})
+	return r
+}
+
+// refused runs a command that must fail with this exit code and say all of that.
+func refused(t *testing.T, code int, says []string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r := runProgram(ctx, args...)
+	if r.code != code {
+		t.Errorf("%v: exit code %d, want %d; %s", args, r.code, code, r.err.String())
+	}
+	for _, words := range says {
+		if !strings.Contains(r.err.String(), words) {
+			t.Errorf("%v: %q does not say %q", args, r.err.String(), words)
+		}
+	}
+	if lines := strings.Count(r.err.String(), "\n"); lines > 3 {
+		t.Errorf("%v: says too much:\n%s", args, r.err.String())
+	}
+}
