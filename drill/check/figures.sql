@@ -23,5 +23,6 @@ SELECT (SELECT COALESCE(SUM(repeats), 0) FROM world.channel_refund) + (SELECT CO
 SELECT m.consumer, e.event_key, MAX(e.created_at, e.deliver_at), m.marked_at FROM event e JOIN mark m ON m.key_digest = e.key_digest
 
 -- name: refunded receipts
--- Money that pays no order: when it came and when it was back.
-SELECT received_at, updated_at FROM payment.payment_receipt WHERE state = 'REFUNDED'
+-- Money that pays no order: when it came and when it was back. A repeated notice changes updated_at, so the event tells.
+SELECT r.received_at, e.created_at FROM payment.payment_receipt r
+JOIN payment.outbox_event e ON e.event_key = 'ReceiptRefunded:' || r.channel || ':' || r.transaction_id WHERE r.state = 'REFUNDED'
