@@ -121,6 +121,18 @@ func TestAWrongAmountWhileClosingDoesNotKeepTheOrderOpen(t *testing.T) {
 	r.wantEvents(map[string]int{trade.PaymentClosed: 1, trade.PaymentSucceeded: 0})
 }
 
+func TestATradePaidToAnotherMerchantDoesNotKeepTheOrderOpen(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 100)
+	intent := r.intent("O-1")
+	p := r.buy(intent, simulate.PayOptions{Merchant: "somebody-else"})
+	r.closing("O-1")
+	r.settle()
+	r.wantClass(p.Transaction, trade.WrongMerchant, "HELD")
+	r.wantState("O-1", "CLOSED")
+	r.wantEvents(map[string]int{trade.PaymentClosed: 1, trade.PaymentSucceeded: 0, trade.ReceiptRecorded: 0})
+}
+
 func TestCaseB33MoneyAfterTheCloseGoesBackOnce(t *testing.T) {
 	r := newRig(t)
 	r.payable("O-103", 8800)

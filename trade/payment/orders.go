@@ -176,7 +176,11 @@ func (s *Service) tradeClosed(ctx context.Context, tx convergo.Tx, c outside.Cla
 		if err != nil {
 			return err
 		}
-		return s.closeIfDone(ctx, tx, p.OrderNo, key) // the receipt may have been one that pays nothing
+		if t.Merchant == s.cfg.Channels[p.Channel].Merchant {
+			return s.closeIfDone(ctx, tx, p.OrderNo, key) // the receipt may have been one that pays nothing
+		}
+		// The money went to somebody else's account: that receipt is a case and leaves the attempt alone. But the channel has
+		// answered for this trade, and will take no other money for it, so the attempt is over.
 	}
 	if _, err := Intents().Apply(ctx, tx, machine.Request{ID: p.TradeNo, Move: "close", Key: key, Actor: "channel", At: s.now()}); err != nil {
 		return err
