@@ -100,7 +100,7 @@ func APIConfig(version string, log *slog.Logger) huma.Config {
 				},
 			},
 			Security:       []map[string][]string{{"bearer": {}}},
-			OnAddOperation: []huma.AddOpFunc{documentProblems},
+			OnAddOperation: []huma.AddOpFunc{documentProblems, documentKey},
 		},
 		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
 		DefaultFormat:                "application/json",
@@ -116,6 +116,24 @@ func documentProblems(api *huma.OpenAPI, op *huma.Operation) {
 			media.Schema = api.Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
 		}
 	}
+}
+
+// documentKey has the OpenAPI document say that POSTs need an Idempotency-Key, also where the handler does not look at it.
+// Operations that authenticate themselves, and are documented with no security, have rules of their own for repeats.
+func documentKey(_ *huma.OpenAPI, op *huma.Operation) {
+	const header = "Idempotency-Key"
+	if op.Method != http.MethodPost || (op.Security != nil && len(op.Security) == 0) {
+		return
+	}
+	for _, p := range op.Parameters {
+		if p.In == "header" && p.Name == header {
+			p.Required = true
+			return
+		}
+	}
+	op.Parameters = append(op.Parameters, &huma.Param{
+		Name: header, In: "header", Required: true, Description: "1 to 255 bytes, your choice", Schema: &huma.Schema{Type: huma.TypeString},
+	})
 }
 
 // NewAPI is a service's API on its own mux; what it registers also goes into the OpenAPI document that cfg shares. The mux

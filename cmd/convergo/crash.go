@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/convergo/convergo"
 )
@@ -39,6 +40,20 @@ func crashAt(text string, say io.Writer) (convergo.Probe, error) {
 			select {}
 		}
 	}, nil
+}
+
+// slowDisk makes every commit of a database take so much longer, as on a disk that syncs more slowly than this one. Zero
+// changes nothing.
+func slowDisk(delay time.Duration, next convergo.Probe) convergo.Probe {
+	if delay <= 0 {
+		return next
+	}
+	return func(at string) {
+		if strings.HasSuffix(at, ".commit.before") {
+			time.Sleep(delay)
+		}
+		next.At(at)
+	}
 }
 
 // of is the probe that a service's engine gets: it passes "point" and "service/point".

@@ -101,10 +101,46 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 // bounded keeps every body below trade.MaxBody, whoever reads it.
 func bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, trade.MaxBody)
-		next.ServeHTTP(w, r)
+		// A copy, because the server looks at its own request's body to find out whether the connection can be used again. With
+		// another body in it, it would take what a handler left unread for the next request.
+		bounded := r.WithContext(r.Context())
+		bounded.Body = http.MaxBytesReader(w, r.Body, trade.MaxBody)
+		next.ServeHTTP(w, bounded)
 	})
 }
+
+// problems answers what the mux has no pattern for with a problem instead of plain text.
+func problems(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refusal, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		answer := &refusalOnly{header: http.Header{}}
+		refusal.ServeHTTP(answer, r)
+		if allow := answer.header.Get("Allow"); answer.status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", allow)
+			trade.WriteProblem(w, trade.NewProblem(answer.status, "method", r.Method+" is not possible here", "use one of "+allow))
+			return
+		}
+		trade.WriteProblem(w, nothingAt(r))
+	})
+}
+
+func nothingAt(r *http.Request) *trade.Problem {
+	return trade.NewProblem(http.StatusNotFound, "path", "there is nothing at "+r.URL.EscapedPath(), "see /docs")
+}
+
+// refusalOnly is an answer of which only the status and the headers matter.
+type refusalOnly struct {
+	header http.Header
+	status int
+}
+
+func (r *refusalOnly) Header() http.Header         { return r.header }
+func (r *refusalOnly) WriteHeader(status int)      { r.status = status }
+func (r *refusalOnly) Write(p []byte) (int, error) { return len(p), nil }
 
 // bypass serves the open paths without the idempotency middleware: they have their own rules for repeats.
 func bypass(open []string, plain, rest http.Handler) http.Handler {
@@ -129,6 +165,12 @@ func openPaths(s trade.Service) []string {
 
 func idempotencyProblem(w http.ResponseWriter, _ *http.Request, status int, title, detail string) {
 	p := trade.NewProblem(status, "header.Idempotency-Key", detail, "see the README on Idempotency-Key")
+	switch {
+	case status == http.StatusRequestEntityTooLarge:
+		p.Field, p.Remedy = "body", "send less in one request"
+	case status >= http.StatusInternalServerError:
+		p.Field, p.Remedy = "", "send it again with the same Idempotency-Key"
+	}
 	p.Title = title
 	trade.WriteProblem(w, p)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -271,11 +272,13 @@ func (o operations) discardLetter(ctx context.Context, in *discardInput) (*actOu
 }
 
 func (o operations) onEvent(ctx context.Context, id, done string, change func(ctx context.Context, id int64, by string) error) (*actOutput, error) {
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return nil, trade.NotFound("path.id", "no dead event has this id")
-	}
-	out, err := act(ctx, id, done, func(ctx context.Context, by string) error { return change(ctx, n, by) })
+	out, err := act(ctx, id, done, func(ctx context.Context, by string) error {
+		n, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: no dead event has this id", ops.ErrNotFound)
+		}
+		return change(ctx, n, by)
+	})
 	if err == nil {
 		afterCommit(ctx, o.relay.Wake)
 	}

@@ -46,6 +46,8 @@ type serveCommand struct {
 	CrashAt   string  `group:"Drill" placeholder:"POINT:N" help:"Kill this process the N-th time it passes a named point."`
 	FaultRate float64 `group:"Drill" placeholder:"0..1" help:"Share of handler runs that fail on purpose."`
 	FaultSeed uint64  `group:"Drill" default:"1" help:"Seed of the failures."`
+
+	CommitDelay time.Duration `group:"Drill" help:"Makes every commit take so much longer, as on a slower disk."`
 }
 
 // Run serves until ctx ends (SIGTERM, SIGINT), then stops cleanly.

@@ -138,7 +138,7 @@ func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.S
 
 // openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
-	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: p.probe, Log: p.log})
+	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: slowDisk(p.cfg.CommitDelay, p.probe), Log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -204,11 +204,12 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 	api := trade.NewAPI(mux, p.api)
 	u.service.Routes(api)
 	operationsRoutes(api, u)
+	served := problems(mux)
 	u.handler = idempotency.Middleware[convergo.Tx](u.store, idempotency.Config{
 		Scope: trade.ScopeOf, MaxBody: trade.MaxBody, Log: log, Problem: idempotencyProblem, Probe: of(name, p.probe),
-	})(mux)
+	})(served)
 	if open := openPaths(u.service); len(open) > 0 {
-		u.handler = bypass(open, mux, u.handler)
+		u.handler = bypass(open, served, u.handler)
 	}
 	return nil
 }
