@@ -27,8 +27,7 @@ type folder struct {
 // secrets are made once per data folder and kept in secrets.json, readable by its owner only.
 type secrets struct {
 	OperatorKey   string `json:"operator_key"`   // bearer of set-up and operations requests
-	SessionSecret string `json:"session_secret"` // signs the sessions of users
-	TokenSecret   string `json:"token_secret"`   // signs client tokens
+	SessionSecret string `json:"session_secret"` // signs the sessions of users, and client tokens
 	ChannelSecret string `json:"channel_secret"` // whsec_…: signs notices and requests between us and the payment channel
 }
 
@@ -121,7 +120,7 @@ func loadSecrets(path string) (secrets, error) {
 	var s secrets
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s = secrets{secret("op_"), secret(""), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random())}
+		s = secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random())}
 		if text, err = json.MarshalIndent(s, "", "  "); err != nil {
 			return s, err
 		}
@@ -133,8 +132,8 @@ func loadSecrets(path string) (secrets, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return s, fmt.Errorf("secrets: %s is not valid: restore it from a backup, or delete it to make new ones (old sessions and links end)", name)
 	}
-	if s.OperatorKey == "" || s.SessionSecret == "" || s.TokenSecret == "" || s.ChannelSecret == "" {
-		return s, fmt.Errorf("secrets: %s lacks one of operator_key, session_secret, token_secret, channel_secret", name)
+	if s.OperatorKey == "" || s.SessionSecret == "" || s.ChannelSecret == "" {
+		return s, fmt.Errorf("secrets: %s lacks one of operator_key, session_secret, channel_secret", name)
 	}
 	return s, nil
 }

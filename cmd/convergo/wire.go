@@ -138,7 +138,8 @@ func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.S
 
 // openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
-	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: slowDisk(p.cfg.CommitDelay, p.probe), Log: p.log})
+	probe := slowDisk(p.cfg.CommitDelay, p.probe)
+	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: probe, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
