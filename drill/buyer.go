@@ -78,6 +78,10 @@ func (b *buyer) paid(ctx context.Context) (PlacedOrder, error) {
 	return b.wait(ctx, "paid", func(o PlacedOrder) bool { return o.Status != "CREATED" && o.Status != "CLOSING" })
 }
 
+func (b *buyer) completed(ctx context.Context) (PlacedOrder, error) {
+	return b.wait(ctx, "completed", func(o PlacedOrder) bool { return o.Status == "COMPLETED" || o.Status == "REFUNDED" })
+}
+
 // link opens an intent. An order that closed meanwhile gives no link.
 func (b *buyer) link(ctx context.Context) (string, error) {
 	b.opened++

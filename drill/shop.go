@@ -27,6 +27,8 @@ type Shop struct {
 	Client  *Client
 	Cashier Cashier
 	Buyers  int // at the same time; default 64
+	// Patient buyers wait until the order that they paid is COMPLETED before the next one is placed.
+	Patient bool
 	// Strangers is how many payments are made under trade numbers that nobody issued.
 	Strangers int
 	// Progress is called after each finished buyer.
@@ -162,7 +164,11 @@ func (s *Shop) buy(ctx context.Context, i int, o Order) (func(context.Context) e
 	s.Results[i] = Result{Order: o, OrderNo: placed.OrderNo}
 	s.mu.Unlock()
 	b.no = placed.OrderNo
-	return b.behave(ctx)
+	then, err := b.behave(ctx)
+	if err == nil && then == nil && s.Patient {
+		_, err = b.completed(ctx)
+	}
+	return then, err
 }
 
 func (s *Shop) session(ctx context.Context, user string) (string, error) {
