@@ -15,7 +15,7 @@ import (
 func ledgerChain(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	e := Equation{Name: "the ledger's hash chain is whole"}
 	rows, err := tx.QueryContext(ctx, `SELECT j.journal_key, j.seq, j.kind, j.order_no, j.corrects, j.reason, j.cause, j.actor, j.at, j.prev_hash, j.hash,
-		COALESCE(p.line_no, 0), COALESCE(p.account, ''), COALESCE(p.currency, ''), COALESCE(p.debit, 0), COALESCE(p.credit, 0)
+		p.journal_key IS NOT NULL, COALESCE(p.account, ''), COALESCE(p.currency, ''), COALESCE(p.debit, 0), COALESCE(p.credit, 0)
 		FROM ledger.journal j LEFT JOIN ledger.posting p ON p.journal_key = j.journal_key ORDER BY j.seq, p.line_no`)
 	if err != nil {
 		return e, err
@@ -24,15 +24,15 @@ func ledgerChain(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	for rows.Next() {
 		var j journal
 		var p posting
-		var line int
+		var posted bool
 		if err := rows.Scan(&j.key, &j.seq, &j.kind, &j.orderNo, &j.corrects, &j.reason, &j.cause, &j.actor, &j.at, &j.prev, &j.hash,
-			&line, &p.account, &p.currency, &p.debit, &p.credit); err != nil {
+			&posted, &p.account, &p.currency, &p.debit, &p.credit); err != nil {
 			return e, errors.Join(err, rows.Close())
 		}
 		if n := len(all); n == 0 || all[n-1].key != j.key {
 			all = append(all, &j)
 		}
-		if line > 0 {
+		if posted {
 			last := all[len(all)-1]
 			last.postings = append(last.postings, p)
 		}
@@ -52,11 +52,16 @@ func ledgerChain(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	}
 	var head int64
 	var headHash string
-	if err := tx.QueryRowContext(ctx, `SELECT seq, hash FROM ledger.ledger_head WHERE name = 'main'`).Scan(&head, &headHash); err != nil {
+	err = tx.QueryRowContext(ctx, `SELECT seq, hash FROM ledger.ledger_head WHERE name = 'main'`).Scan(&head, &headHash)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		e.Broken, e.Detail = 1, "the head that says how many journals were written is not there"
+		return e, nil
+	case err != nil:
 		return e, err
 	}
 	if head != seq || headHash != hash {
-		e.Broken, e.Detail = 1, fmt.Sprintf("the head says that %d journals were written, %d are there", head, seq)
+		e.Broken, e.Detail = 1, fmt.Sprintf("the head says that %d journals were written and ends in %.12s; %d are there and end in %.12s", head, headHash, seq, hash)
 	}
 	return e, nil
 }

@@ -3,9 +3,10 @@ package check
 import (
 	"context"
 	"database/sql"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,11 +17,11 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-//go:embed equations.sql
-var equationsSQL string
+//go:embed *.sql
+var texts embed.FS
 
-//go:embed views.sql
-var viewsSQL string
+// equationFiles in the order in which they are reported.
+func equationFiles() []string { return []string{"money.sql", "goods.sql", "ledger.sql", "engine.sql"} }
 
 // Services whose databases a whole platform has, each in DIR/{name}.db.
 func Services() []string {
@@ -85,8 +86,13 @@ func (c *Checker) attach(ctx context.Context, schema, path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("%s: %w; a whole platform has one file per service and the world's: %s.db, %s.db", path, err, strings.Join(Services(), ".db, "), worldSchema)
 	}
-	// Writable, because a WAL database cannot always be opened read-only; query_only keeps the promise.
-	uri := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: "mode=rw"}
+	// Read-only: SQLite itself refuses whatever would change the file, and does not fold a killed platform's WAL into it either.
+	// Without a WAL nobody has the file open; said to be immutable, it is read without leaving a WAL and a lock file beside
+	// it. A platform that starts on the folder during the check may then be shown as broken; it is not harmed.
+	uri := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: "mode=ro"}
+	if _, err := os.Stat(path + "-wal"); errors.Is(err, fs.ErrNotExist) {
+		uri.RawQuery += "&immutable=1"
+	}
 	if _, err := c.conn.ExecContext(ctx, "ATTACH DATABASE ? AS \""+schema+"\"", uri.String()); err != nil {
 		return fmt.Errorf("attach %s: %w", path, err)
 	}
@@ -109,36 +115,46 @@ func (c *Checker) Close() error {
 	return errors.Join(append(errs, c.db.Close())...)
 }
 
-// Run checks every equation in one snapshot of each database and returns them in the order of equations.sql.
+// Run checks every equation, each database in one snapshot, and returns them in the order of equationFiles, then those that
+// SQL cannot compute.
 func (c *Checker) Run(ctx context.Context) (_ []Equation, err error) {
 	tx, err := c.conn.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	horizon, err := prepare(ctx, tx)
+	now := c.Now()
+	horizon, err := prepare(ctx, tx, now)
 	if err != nil {
 		return nil, err
 	}
-	args := []any{sql.Named("now", c.Now().UnixMicro()), sql.Named("horizon", horizon)}
-	statements, names := parse(equationsSQL)
+	args := []any{sql.Named("now", now.UnixMicro()), sql.Named("horizon", horizon)}
 	var equations []Equation
-	for _, name := range names {
-		title, isBroken := strings.CutSuffix(name, ".broken")
-		if !isBroken {
-			continue
-		}
-		e, err := equation(ctx, tx, title, statements, args)
+	for _, file := range equationFiles() {
+		statements, names, err := parse(file)
 		if err != nil {
-			return nil, fmt.Errorf("equation %q: %w", title, err)
+			return nil, err
+		}
+		for _, name := range names {
+			title, isBroken := strings.CutSuffix(name, ".broken")
+			if !isBroken {
+				continue
+			}
+			e, err := equation(ctx, tx, title, statements, args)
+			if err != nil {
+				return nil, fmt.Errorf("equation %q: %w", title, err)
+			}
+			equations = append(equations, e)
+		}
+	}
+	for _, compute := range []func(context.Context, *sql.Tx) (Equation, error){writtenOnce, ledgerChain} {
+		e, err := compute(ctx, tx)
+		if err != nil {
+			return nil, fmt.Errorf("equation %q: %w", e.Name, err)
 		}
 		equations = append(equations, e)
 	}
-	chain, err := ledgerChain(ctx, tx)
-	if err != nil {
-		return nil, fmt.Errorf("equation %q: %w", chain.Name, err)
-	}
-	return append(equations, chain), nil
+	return equations, nil
 }
 
 // Settled runs until a run finds nothing, or until a break was found by every run for as long as settle: on a platform
@@ -162,13 +178,16 @@ func (c *Checker) Settled(ctx context.Context, settle time.Duration) ([]Equation
 	}
 }
 
-// prepare makes the views over all services. horizon is the time before which rows may refer to events and requests
-// that retention has deleted; 0 when nothing was deleted yet.
-func prepare(ctx context.Context, tx *sql.Tx) (horizon int64, err error) {
-	statements, names := parse(viewsSQL)
+// prepare makes the tables over all services. horizon is the time (in microseconds) before which rows may refer to events,
+// marks, calls and requests that retention has deleted; 0 when nothing was deleted yet.
+func prepare(ctx context.Context, tx *sql.Tx, now time.Time) (horizon int64, err error) {
+	statements, names, err := parse("views.sql")
+	if err != nil {
+		return 0, err
+	}
 	for _, name := range names {
 		if _, err := tx.ExecContext(ctx, statements[name]); err != nil {
-			return 0, fmt.Errorf("view %s: %w", name, err)
+			return 0, fmt.Errorf("table %s: %w", name, err)
 		}
 	}
 	for consumer, types := range Subscriptions() {
@@ -178,20 +197,36 @@ func prepare(ctx context.Context, tx *sql.Tx) (horizon int64, err error) {
 			}
 		}
 	}
-	const day = 24 * 60 * 60 * 1_000_000
 	for _, name := range Services() {
-		for _, table := range []string{"outbox_event", "idempotency_record"} {
-			var first, created sql.NullInt64
-			err := tx.QueryRowContext(ctx, `SELECT MIN(id), MIN(created_at) FROM "`+name+`".`+table).Scan(&first, &created)
+		for table, age := range map[string]string{
+			"outbox_event": "created_at", "inbox_mark": "marked_at", "idempotency_record": "created_at",
+			"outside_call": "CASE WHEN state >= 2 THEN updated_at END", // open ones stay whatever their age
+		} {
+			h, err := kept(ctx, tx, `"`+name+`".`+table, age, now)
 			if err != nil {
 				return 0, err
 			}
-			if first.Int64 > 1 {
-				horizon = max(horizon, created.Int64+day)
-			}
+			horizon = max(horizon, h)
 		}
 	}
 	return horizon, nil
+}
+
+// kept is the time since which the table is whole, with a day's margin; 0 when no row was ever deleted from it. Retention
+// keeps rows for days, so what is missing from the last hour is damage and not retention.
+func kept(ctx context.Context, tx *sql.Tx, table, age string, now time.Time) (int64, error) {
+	var rows, last, first sql.NullInt64
+	if err := tx.QueryRowContext(ctx, "SELECT COUNT(*), MAX(id), MIN("+age+") FROM "+table).Scan(&rows, &last, &first); err != nil {
+		return 0, fmt.Errorf("%s: %w", table, err)
+	}
+	recent := now.Add(-time.Hour).UnixMicro()
+	if rows.Int64 >= last.Int64 {
+		return 0, nil
+	}
+	if !first.Valid {
+		return recent, nil
+	}
+	return min(first.Int64+(24*time.Hour).Microseconds(), recent), nil
 }
 
 const shown = 5 // broken rows in an equation's detail
@@ -218,26 +253,25 @@ func equation(ctx context.Context, tx *sql.Tx, title string, statements map[stri
 			return e, errors.Join(err, rows.Close())
 		}
 		e.Broken++
-		if len(details) < shown {
-			details = append(details, key.String+": "+detail.String)
-		}
+		details = append(details, key.String+": "+detail.String)
 	}
-	if e.Broken > shown {
-		details = append(details, fmt.Sprintf("and %d more", e.Broken-shown))
-	}
-	e.Detail = strings.Join(details, "; ")
+	e.Detail = strings.Join(firstFew(details), "; ")
 	return e, errors.Join(rows.Err(), rows.Close())
 }
 
-// parse reads "-- name: …" statements and repeats what stands in /*union:…*/ for every service.
-func parse(text string) (statements map[string]string, names []string) {
+// parse reads the file's "-- name: …" statements and repeats what stands in /*union:…*/ for every service.
+func parse(file string) (statements map[string]string, names []string, err error) {
+	text, err := texts.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
 	statements = map[string]string{}
-	for _, part := range strings.Split("\n"+text, "\n-- name: ")[1:] {
+	for _, part := range strings.Split("\n"+string(text), "\n-- name: ")[1:] {
 		name, body, _ := strings.Cut(part, "\n")
 		names = append(names, name)
 		statements[name] = unions(strings.TrimSpace(body))
 	}
-	return statements, names
+	return statements, names, nil
 }
 
 func unions(body string) string {

@@ -3,13 +3,9 @@ package check
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"time"
 )
-
-//go:embed figures.sql
-var figuresSQL string
 
 // Figures are counts of a platform's raw tables.
 type Figures struct {
@@ -37,10 +33,13 @@ func (c *Checker) Figures(ctx context.Context) (f Figures, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	if _, err := prepare(ctx, tx); err != nil {
+	if _, err := prepare(ctx, tx, c.Now()); err != nil {
 		return f, err
 	}
-	statements, _ := parse(figuresSQL)
+	statements, _, err := parse("figures.sql")
+	if err != nil {
+		return f, err
+	}
 	for name, into := range map[string]*map[string]int{"orders": &f.Orders, "effects": &f.Effects, "receipts": &f.Receipts} {
 		if *into, err = counts(ctx, tx, statements[name]); err != nil {
 			return f, err
