@@ -114,7 +114,7 @@ type Keeper interface {
 	Backlog(ctx context.Context, now time.Time) (Backlog, error)
 	// PurgeSent removes events written before the time that were sent or discarded.
 	PurgeSent(ctx context.Context, before time.Time, most int) (int, error)
-	// PurgeMarks removes dedup rows of messages marked before the time.
+	// PurgeMarks removes dedup rows of messages marked before the time. That of an open dead letter stays.
 	PurgeMarks(ctx context.Context, before time.Time, most int) (int, error)
 	// PurgeRequests removes recorded answers of requests before the time.
 	PurgeRequests(ctx context.Context, before time.Time, most int) (int, error)

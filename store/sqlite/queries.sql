@@ -31,6 +31,7 @@ SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = 
 -- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding
 -- it touches the index only. MATERIALIZED: computed once a lane, not once a row. Column 2 is flags: 1, the lane has more;
 -- 2, the event's aggregate is blocked, which is asked for each event only when any aggregate is (that is found out once).
+-- The texts come as one, because each column costs the driver several calls; no valid text has the separator in it.
 WITH RECURSIVE
     pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
                        UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
@@ -40,11 +41,17 @@ WITH RECURSIVE
 SELECT p.seq,
        (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
             THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest) ELSE 0 END,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.payload,
+       concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers)
   FROM bound
  CROSS JOIN outbox_pending AS p ON p.lane = bound.lane AND p.seq < ifnull(bound.stop, 9223372036854775807)
  CROSS JOIN outbox_event AS e ON e.id = p.event_id
+
+-- name: ClaimOne
+SELECT e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM outbox_pending AS p CROSS JOIN outbox_event AS e ON e.id = p.event_id
+ WHERE p.seq = ?
 
 -- name: DueLanes
 SELECT l.lane FROM outbox_lane AS l
@@ -424,9 +431,15 @@ DELETE FROM outbox_discarded WHERE event_id IN (SELECT value FROM json_each(?1))
    AND NOT EXISTS (SELECT 1 FROM outbox_event AS e WHERE e.id = outbox_discarded.event_id)
 
 -- name: PurgeMarks
--- The oldest have the lowest ids, nearly: a window of ids is looked at, larger than what clocks shuffle.
+-- The oldest have the lowest ids, nearly: a window of ids is looked at, larger than what clocks shuffle. The mark of an open
+-- dead letter stays, and is passed over before the window is measured, so that many of them do not fill it: without its mark
+-- a copy of the message would be applied, and the redriven letter once more.
 DELETE FROM inbox_mark
- WHERE id IN (SELECT id FROM (SELECT id, marked_at FROM inbox_mark ORDER BY id LIMIT max(?2, 1000)) WHERE marked_at < ?1 LIMIT ?2)
+ WHERE id IN (SELECT id FROM (SELECT m.id, m.marked_at FROM inbox_mark AS m
+                               WHERE NOT EXISTS (SELECT 1 FROM inbox_dead AS d
+                                      WHERE d.state = 'OPEN' AND d.consumer = m.consumer AND d.key_digest = m.key_digest)
+                               ORDER BY m.id LIMIT max(?2, 1000))
+               WHERE marked_at < ?1 LIMIT ?2)
 
 -- name: PurgeRequests
 DELETE FROM idempotency_record

@@ -15,7 +15,7 @@ func retentionLaws[TX any]() []law[TX] {
 	return []law[TX]{
 		{"a purge removes what was sent or discarded and is old, in chunks, and nothing else", purgeSent[TX]},
 		{"ids and positions are never used again (B59)", idsNotReused[TX]},
-		{"a purge of marks removes old ones only", purgeMarks[TX]},
+		{"a purge of marks removes old ones only, and none of an open dead letter", purgeMarks[TX]},
 		{"a purge of requests and of calls removes finished old ones only", purgeFinished[TX]},
 	}
 }
@@ -119,6 +119,20 @@ func purgeMarks[TX any](r *rig[TX]) {
 	queues, _ := r.due(consumer, 0)
 	equalLists(r, "queue", queuedVersions(queues["q"]), 1)
 	equal(r, "open letters", len(r.letters(consumer)), 1)
+	// Nor the mark of an open letter: a copy that comes meanwhile would be applied, and the redriven letter once more.
+	for n := range 5 {
+		r.bury(consumer, event(order(fmt.Sprint("skipped", n)), 1), 1, false)
+	}
+	r.mark(consumer, event(order("last"), 1), false)
+	n, err := r.Operators.PurgeMarks(r.ctx, r.base.Add(time.Hour), 3)
+	r.must(err)
+	equal(r, "purged beside open letters", n, 1)
+	equal(r, "the mark behind them is gone", r.mark(consumer, event(order("last"), 1), false), inbox.Fresh)
+	equal(r, "a copy of an open letter", r.mark(consumer, event(order("skipped0"), 1), false), inbox.Duplicate)
+	r.must(r.Operators.DiscardLetter(r.ctx, r.letters(consumer)[0].ID, "ann", "test", r.base))
+	_, err = r.Operators.PurgeMarks(r.ctx, r.base.Add(time.Hour), 1000)
+	r.must(err)
+	equal(r, "the mark of a closed letter leaves", r.mark(consumer, event(order("d"), 1), false), inbox.Fresh)
 }
 
 func purgeFinished[TX any](r *rig[TX]) {

@@ -203,6 +203,7 @@ CREATE TABLE inbox_dead (
 );
 CREATE INDEX inbox_dead_open ON inbox_dead (consumer, aggregate_digest, position) WHERE state = 'OPEN';
 CREATE INDEX inbox_dead_list ON inbox_dead (seq) WHERE state = 'OPEN';
+CREATE INDEX inbox_dead_key ON inbox_dead (consumer, key_digest) WHERE state = 'OPEN';
 
 -- state: 0 waiting, 1 started (under a lease), 2 done, 3 failed.
 CREATE TABLE outside_call (
