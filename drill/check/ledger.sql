@@ -4,9 +4,10 @@
 SELECT COUNT(*) FROM ledger.posting
 
 -- name: every journal balances and the whole ledger balances.broken
+-- A sale or a refund of goods that cost nothing has a journal without postings; that none is missing is the multisets' matter.
 SELECT j.journal_key, 'debits ' || COALESCE(SUM(p.debit), 0) || ', credits ' || COALESCE(SUM(p.credit), 0)
 FROM ledger.journal j LEFT JOIN ledger.posting p ON p.journal_key = j.journal_key
-GROUP BY j.journal_key, p.currency HAVING COALESCE(SUM(p.debit), 0) <> COALESCE(SUM(p.credit), 0) OR (COUNT(p.line_no) = 0 AND j.kind <> 'POINT_REVERSAL')
+GROUP BY j.journal_key, p.currency HAVING COALESCE(SUM(p.debit), 0) <> COALESCE(SUM(p.credit), 0) OR (COUNT(p.line_no) = 0 AND j.kind NOT IN ('POINT_REVERSAL', 'ORDER_PAID', 'ORDER_REFUND'))
 UNION ALL
 SELECT p.journal_key, 'a posting that is not of its journal: order ' || p.order_no || ' at ' || p.at
 FROM ledger.posting p LEFT JOIN ledger.journal j ON j.journal_key = p.journal_key
