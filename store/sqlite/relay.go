@@ -98,15 +98,28 @@ func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, er
 // pending reads the head of each lane.
 func (c *claiming) pending(conn *cachingConn) error {
 	return conn.each(context.Background(), c.store.sql.Get("ClaimLanes"), func(v []driver.Value) error {
-		event, err := eventOf(v[2:])
+		seq, flags := integer(v[0]), integer(v[1])
+		event, ok, err := eventOfTexts(v[2:])
+		if err == nil && !ok {
+			event, err = c.one(conn, seq)
+		}
 		if err != nil {
 			return err
 		}
-		flags := integer(v[1])
 		c.result.More = c.result.More || flags&1 != 0
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Held: flags&2 != 0})
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Event: event, Held: flags&2 != 0})
 		return nil
 	}, c.lanes, int64(c.perLane))
+}
+
+// one reads an event column by column: a foreign writer has put the texts' separator into one of them. The relay will find
+// out what is wrong with it.
+func (c *claiming) one(conn *cachingConn, seq int64) (event convergo.Event, err error) {
+	err = conn.each(context.Background(), c.store.sql.Get("ClaimOne"), func(v []driver.Value) error {
+		event, err = eventOf(v)
+		return err
+	}, seq)
+	return event, err
 }
 
 // queues reads the due queues of blocked aggregates, up to perLane events a lane.

@@ -153,6 +153,28 @@ func eventOf(v []driver.Value) (e convergo.Event, err error) {
 	return e, nil
 }
 
+// eventOfTexts builds the event out of created_at, deliver_at, aggregate_version, max_attempts, payload and the texts as
+// ClaimLanes joins them; ok is false when they cannot be told apart.
+func eventOfTexts(v []driver.Value) (e convergo.Event, ok bool, err error) {
+	joined := text(v[5])
+	if strings.Count(joined, "\x1f") != 6 {
+		return e, false, nil
+	}
+	next := func() (part string) {
+		part, joined, _ = strings.Cut(joined, "\x1f")
+		return part
+	}
+	e = convergo.Event{
+		CreatedAt: convergo.FromMicros(integer(v[0])), DeliverAt: convergo.FromMicros(integer(v[1])), Version: integer(v[2]),
+		MaxAttempts: int(integer(v[3])), Payload: bytesOf(v[4]),
+	}
+	e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, e.Key = next(), next(), next(), next(), next(), convergo.Key(next())
+	if e.Headers, err = headersOf(joined); err != nil {
+		return e, false, fmt.Errorf("event %s: %w", e.Key, err)
+	}
+	return e, true, nil
+}
+
 // scanEvent is eventOf for database/sql; before are the columns that stand before the event's.
 func scanEvent(rows *sql.Rows, before ...any) (convergo.Event, error) {
 	var (
