@@ -148,18 +148,22 @@ func (s *session) claimed(req request, claim Claim, err error) {
 	case req.probe:
 		s.startProbe(req, claim.Events)
 	default:
-		s.adapt(req, claim)
-		s.start(req, claim.Events)
+		lanes := make([]convergo.Lane, len(claim.Events)) // a lane is a hash: computed once
+		for i := range claim.Events {
+			lanes[i] = claim.Events[i].Event.Aggregate.Lane()
+		}
+		s.adapt(req, claim.More, lanes)
+		s.start(req, claim.Events, lanes)
 	}
 }
 
 // adapt sets how many events are read of each lane, so that a claim fills its workers' batches whether all lanes are
 // busy or one.
-func (s *session) adapt(req request, claim Claim) {
+func (s *session) adapt(req request, more bool, found []convergo.Lane) {
 	var busy [convergo.Lanes]bool
 	lanes := 0
-	for _, p := range claim.Events {
-		if lane := p.Event.Aggregate.Lane(); !busy[lane] {
+	for _, lane := range found {
+		if !busy[lane] {
 			busy[lane] = true
 			lanes++
 		}
@@ -168,18 +172,19 @@ func (s *session) adapt(req request, claim Claim) {
 		return
 	}
 	fit := min(max(s.cfg.Batch*len(req.workers)/lanes, s.cfg.leastPerLane()), s.cfg.Batch)
-	if claim.More || fit < s.perLane {
+	if more || fit < s.perLane {
 		s.perLane = fit
 	}
 }
 
 // start makes a batch of each worker's events. Events of lanes that were lost since the claim began are dropped.
-func (s *session) start(req request, events []Pending) {
+func (s *session) start(req request, events []Pending, lanes []convergo.Lane) {
 	batches := make([]*batch, len(s.workers))
+	room := len(events)/len(req.workers) + len(req.workers) - 1
 	place := func(worker int, p Pending, leases ...Lease) {
 		b := batches[worker]
 		if b == nil {
-			b = &batch{worker: worker}
+			b = &batch{worker: worker, events: make([]Pending, 0, room)}
 			batches[worker] = b
 		}
 		for _, l := range leases {
@@ -193,8 +198,8 @@ func (s *session) start(req request, events []Pending) {
 	for i, l := range req.leases {
 		asked[l.Lane] = &req.leases[i]
 	}
-	for _, p := range events {
-		lane := p.Event.Aggregate.Lane()
+	for i, p := range events {
+		lane := lanes[i]
 		l := asked[lane]
 		switch {
 		case l == nil: // its row names a lane that is not its aggregate's; any of the lanes asked for may be the one

@@ -103,6 +103,7 @@ type faulty struct {
 	count map[string]int
 	fail  func(method string) error
 	on    func(relay.Settlement)
+	lose  func(relay.LeaseRequest) bool // the call is done, its answer is lost
 }
 
 func (f *faulty) call(method string) error {
@@ -138,7 +139,11 @@ func (f *faulty) Lease(ctx context.Context, req relay.LeaseRequest) ([]relay.Lea
 	if err := f.call("Lease"); err != nil {
 		return nil, err
 	}
-	return f.Store.Lease(ctx, req)
+	leases, err := f.Store.Lease(ctx, req)
+	if f.lose != nil && f.lose(req) {
+		return nil, errDown
+	}
+	return leases, err
 }
 
 func (f *faulty) Release(ctx context.Context, owner string, leases []relay.Lease) error {

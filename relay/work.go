@@ -101,6 +101,7 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 	now := s.cfg.Now()
 	givenUp := t.batch.ctx.Err() != nil
+	t.hold.Sent = make([]Pending, 0, len(sent))
 	for i, p := range sent {
 		err, aggregate := errs[i], p.Event.Aggregate
 		if err == nil {
