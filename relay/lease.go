@@ -34,7 +34,7 @@ func (s *session) maybeLease(now time.Time) {
 }
 
 func (s *session) lease(now time.Time, renewOnly bool) {
-	s.leasing, s.balancing = true, !renewOnly
+	s.leasing, s.balancing = true, s.balancing || !renewOnly
 	s.pause.Store(false)
 	s.leaseAt = now.Add(s.cfg.Lease / 3)
 	req := LeaseRequest{Owner: s.owner, Held: slices.Clone(s.held), Term: s.cfg.Lease, RenewOnly: renewOnly}
@@ -50,15 +50,16 @@ func (s *session) lease(now time.Time, renewOnly bool) {
 // leased takes the answer to a Lease call that was begun at started. The term counts from then: the database set the
 // expiry later than that, whatever the network did. A tenth of the term is kept back for clocks that run differently.
 func (s *session) leased(started time.Time, leases []Lease, err error) {
-	s.leasing, s.balancing = false, false
+	s.leasing = false
 	now := s.clock()
 	if err != nil {
+		// It may have been done all the same, and only its answer was lost: balancing stays as it is.
 		s.leaseFaults++
 		s.leaseAt = now.Add(min(s.pace.Delay(s.leaseFaults), s.cfg.Lease/6))
 		s.trouble("leases could not be renewed", err)
 		return
 	}
-	s.leaseFaults, s.distrusted = 0, false
+	s.leaseFaults, s.distrusted, s.balancing = 0, false, false
 	s.trust.Store(int64(started.Sub(s.began) + s.cfg.Lease - s.cfg.Lease/10))
 	leases = slices.Clone(leases)
 	slices.SortFunc(leases, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })

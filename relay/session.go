@@ -37,7 +37,8 @@ type session struct {
 	leasing bool
 	// pause: a renewal waits for the batches in flight. They end after what they are publishing now.
 	pause atomic.Bool
-	// balancing: the lease call under way may give lanes away, so that nothing may be claimed meanwhile.
+	// balancing: a lease call that may give lanes away is under way, or had no answer. Until the store has told which leases
+	// still stand, nothing may be claimed.
 	balancing   bool
 	distrusted  bool // trust ran out, and that has been dealt with
 	leaseFaults int
