@@ -195,12 +195,16 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 			u.inbox.Handle(eventType, h)
 		}
 	}
-	u.retain = retain.New([]retain.Job{
+	jobs := []retain.Job{
 		{Name: "sent events", Keep: p.cfg.KeepSent, Purge: u.store.PurgeSent},
 		{Name: "inbox rows", Keep: p.cfg.KeepInbox, Purge: u.store.PurgeMarks},
 		{Name: "recorded requests", Keep: p.cfg.KeepRequests, Purge: u.store.PurgeRequests},
 		{Name: "finished calls", Keep: p.cfg.KeepSent, Purge: u.store.PurgeCalls},
-	}, retain.Config{Log: log})
+	}
+	if own, ok := u.service.(interface{ Retention() []retain.Job }); ok {
+		jobs = append(jobs, own.Retention()...)
+	}
+	u.retain = retain.New(jobs, retain.Config{Log: log})
 	mux := http.NewServeMux()
 	api := trade.NewAPI(mux, p.api)
 	u.service.Routes(api)

@@ -15,6 +15,13 @@ INSERT INTO client_token_claim (token_id, user_id, order_no, fingerprint, claime
 -- name: FindClaim
 SELECT token_id, user_id, order_no, fingerprint, claimed_at FROM client_token_claim WHERE token_id = ?
 
+-- name: OldClaims
+SELECT token_id FROM client_token_claim WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?
+
+-- name: RemoveClaim
+-- One by one, by primary key: a range would lock what the next claim is inserted into.
+DELETE FROM client_token_claim WHERE token_id = ?
+
 -- name: InsertOrder
 INSERT INTO orders (order_no, user_id, status, version, currency, goods_total, coupon_code, coupon_value, points_to_spend,
   points_locked, stock_held, coupon_held, points_held, risk_approved, coupon_total, points_spent, payable, payable_at, reason,

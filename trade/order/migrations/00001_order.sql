@@ -74,6 +74,7 @@ CREATE TABLE client_token_claim (
   fingerprint CHAR(64)    NOT NULL,
   claimed_at  BIGINT      NOT NULL
 );
+CREATE INDEX client_token_claim_age ON client_token_claim (claimed_at);
 
 CREATE TABLE refund (
   refund_no    VARCHAR(80)  NOT NULL PRIMARY KEY,
