@@ -1,6 +1,7 @@
 package convergo_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -30,4 +31,33 @@ func goBlocks(markdown string) []string {
 		}
 	}
 	return blocks
+}
+
+// The page about the checker explains every equation, the page about events every event type.
+func TestEveryEquationAndEveryEventIsExplained(t *testing.T) {
+	equation, event := regexp.MustCompile(`(?m)^-- name: (.*)\.broken$`), regexp.MustCompile(`(?m)^\t(\w+) += "(\w+)" // `)
+	wanted := map[string][]string{}
+	for _, file := range sources(t, ".sql") {
+		if strings.HasPrefix(file, "drill/check/") {
+			for _, found := range equation.FindAllStringSubmatch(string(read(t, file)), -1) {
+				wanted["docs/guides/check-a-platform.md"] = append(wanted["docs/guides/check-a-platform.md"], "| "+found[1]+" |")
+			}
+		}
+	}
+	for _, found := range event.FindAllStringSubmatch(string(read(t, "trade/events.go")), -1) {
+		if found[1] == found[2] {
+			wanted["docs/reference/events.md"] = append(wanted["docs/reference/events.md"], "| `"+found[2]+"` |")
+		}
+	}
+	if len(wanted) != 2 {
+		t.Fatalf("equations or event types were not found in the code: %d kinds", len(wanted))
+	}
+	for page, all := range wanted {
+		text := string(read(t, page))
+		for _, row := range all {
+			if !strings.Contains(text, row) {
+				t.Errorf("%s has no row %s", page, row)
+			}
+		}
+	}
 }
