@@ -80,6 +80,11 @@ WHERE receipt_digest = ? AND state = 'REFUNDING'
 UPDATE payment_receipt SET state = ?, channel_refund_id = ?, reason = ?, updated_at = ?
 WHERE receipt_digest = ? AND state = 'REFUNDING'
 
+-- name: RetryReceiptRefund
+-- From REFUND_FAILED only: of two operators who ask, the second changes no row.
+UPDATE payment_receipt SET state = 'REFUNDING', refund_attempt = ?, reason = ?, updated_at = ?
+WHERE receipt_digest = ? AND state = 'REFUND_FAILED'
+
 -- name: InsertRefund :once
 INSERT INTO payment_refund (refund_no, order_no, channel, transaction_id, amount, currency, state, version, attempt, channel_refund_id,
   reason, created_at, updated_at)
@@ -98,14 +103,20 @@ FROM payment_refund WHERE order_no = ? ORDER BY created_at, refund_no
 -- name: NoteRefund
 UPDATE payment_refund SET attempt = ?, channel_refund_id = ?, reason = ?, updated_at = ? WHERE refund_no = ?
 
--- name: ReceiptCases
+-- name: CasesOfClass
+-- One class at a time, so that the index on (class, received_at) gives a page without looking at the many receipts that are
+-- no case.
 SELECT class AS kind, channel, transaction_id, '' AS refund_no, trade_no, order_no, amount, currency, state, reason, deliveries, conflicts,
   received_at AS at
-FROM payment_receipt
-WHERE received_at < ? AND (class IN ('LATE', 'SECOND', 'WRONG_AMOUNT', 'UNKNOWN_ORDER', 'WRONG_MERCHANT') OR conflicts > 0)
-ORDER BY received_at DESC, transaction_id LIMIT ?
+FROM payment_receipt WHERE class = ? AND received_at < ? ORDER BY received_at DESC LIMIT ?
+
+-- name: ConflictCases
+-- Of the other classes, which are cases anyway, no second time.
+SELECT 'CONFLICTING_NOTICE' AS kind, channel, transaction_id, '' AS refund_no, trade_no, order_no, amount, currency, state, reason, deliveries,
+  conflicts, received_at AS at
+FROM payment_receipt WHERE conflicts > 0 AND class IN ('APPLY', 'IGNORED') AND received_at < ? ORDER BY received_at DESC LIMIT ?
 
 -- name: RefundCases
 SELECT 'REFUND_FAILED' AS kind, channel, transaction_id, refund_no, '' AS trade_no, order_no, amount, currency, state, reason,
   0 AS deliveries, 0 AS conflicts, updated_at AS at
-FROM payment_refund WHERE updated_at < ? AND state = 'FAILED' ORDER BY updated_at DESC, refund_no LIMIT ?
+FROM payment_refund WHERE state = 'FAILED' AND updated_at < ? ORDER BY updated_at DESC LIMIT ?

@@ -132,6 +132,9 @@ func (s *Service) sendRefund(ctx context.Context, c outside.Claimed) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	if result, err := s.askEarlier(ctx, api, r); result != nil || err != nil {
+		return result, err
+	}
 	done, err := api.Refund(ctx, r.request())
 	if convergo.VerdictOf(err) == convergo.Outage && !errors.Is(err, channel.ErrAmbiguous) {
 		return nil, outside.NotSent(err)
@@ -140,6 +143,27 @@ func (s *Service) sendRefund(ctx context.Context, c outside.Claimed) ([]byte, er
 		return nil, err
 	}
 	return refundResult(done)
+}
+
+// askEarlier asks the channel about the keys of the attempts before, of which it said that it did not and would not make
+// them. A request of such an attempt may have been so slow that it arrived after all: its refund is the one that counts, and
+// a new key would be a second one. The result is nil when there is none.
+func (s *Service) askEarlier(ctx context.Context, api API, r refundCall) (result []byte, err error) {
+	for earlier := r; earlier.Attempt > 1; {
+		earlier.Attempt--
+		done, err := api.RefundStatus(ctx, earlier.attemptKey())
+		switch {
+		case errors.Is(err, channel.ErrNotFound) || (err == nil && done.State == channel.RefundFailed):
+			continue
+		case err != nil: // without its verdict: that a question is refused says nothing about the refund
+			return nil, outside.NotSent(fmt.Errorf("ask about refund %s: %s", earlier.attemptKey(), err.Error()))
+		}
+		if result, err = refundResult(done); err != nil {
+			return nil, outside.NotSent(err)
+		}
+		return result, nil
+	}
+	return nil, nil
 }
 
 // askRefund asks what became of the call's key.

@@ -145,6 +145,7 @@ func (s *Service) Routes(api huma.API) {
 	s.intentRoutes(api)
 	s.notifyRoute(api)
 	s.viewRoutes(api)
+	s.personRoutes(api)
 	trade.RegisterStory(api, s.deps, Name)
 }
 

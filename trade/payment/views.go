@@ -41,7 +41,7 @@ type Receipt struct {
 	Currency    string    `json:"currency"`
 	Class       string    `json:"class"`
 	State       string    `json:"state"`
-	Reason      string    `json:"reason,omitempty"`
+	Reason      string    `json:"reason,omitempty" doc:"for the operator"`
 	Deliveries  int64     `json:"deliveries"` // repeats included
 	Conflicts   int64     `json:"conflicts"`  // repeats that said something else
 	ReceivedAt  time.Time `json:"received_at"`
@@ -87,7 +87,8 @@ func (s *Service) viewRoutes(api huma.API) {
 	tags := []string{Name}
 	huma.Register(api, huma.Operation{
 		OperationID: "list-payment-cases", Method: http.MethodGet, Path: "/payments/cases", Tags: tags,
-		Summary: "Money that fitted nothing, and refunds that failed; newest first",
+		Summary:     "Money that fitted nothing, and refunds that failed; newest first",
+		Description: "Operator. Of cases of one moment that do not fit on a page some may be on the next page again.",
 	}, s.listCases)
 	huma.Register(api, huma.Operation{
 		OperationID: "get-payment", Method: http.MethodGet, Path: "/payments/{order_no}", Tags: tags,
@@ -134,10 +135,7 @@ func (s *Service) view(ctx context.Context, tx convergo.Tx, o orderRow) (View, e
 		return v, err
 	}
 	for _, r := range receipts {
-		v.Receipts = append(v.Receipts, Receipt{
-			r.Channel, r.Transaction, r.Kind, r.TradeNo, r.Amount, r.Currency, r.Class, r.State, r.Reason, r.Deliveries, r.Conflicts,
-			convergo.FromMicros(r.ReceivedAt),
-		})
+		v.Receipts = append(v.Receipts, receiptView(ctx, r))
 	}
 	refunds, err := list[refundRow](ctx, tx, s, "RefundsOfOrder", o.OrderNo)
 	if err != nil {
@@ -145,10 +143,26 @@ func (s *Service) view(ctx context.Context, tx convergo.Tx, o orderRow) (View, e
 	}
 	for _, r := range refunds {
 		v.Refunds = append(v.Refunds, Refund{
-			r.RefundNo, r.Amount, r.Currency, string(r.State), r.Attempt, r.ChannelRefundID, r.Reason, convergo.FromMicros(r.CreatedAt),
+			r.RefundNo, r.Amount, r.Currency, string(r.State), r.Attempt, r.ChannelRefundID, reasonFor(ctx, r.Reason),
+			convergo.FromMicros(r.CreatedAt),
 		})
 	}
 	return v, nil
+}
+
+func receiptView(ctx context.Context, r receiptRow) Receipt {
+	return Receipt{
+		r.Channel, r.Transaction, r.Kind, r.TradeNo, r.Amount, r.Currency, r.Class, r.State, reasonFor(ctx, r.Reason), r.Deliveries, r.Conflicts,
+		convergo.FromMicros(r.ReceivedAt),
+	}
+}
+
+// reasonFor keeps from the buyer what the channel said to the shop, such as that its account is empty.
+func reasonFor(ctx context.Context, reason string) string {
+	if trade.RequireOperator(ctx) != nil {
+		return ""
+	}
+	return reason
 }
 
 // CaseList is a page of cases.
@@ -159,7 +173,7 @@ type CaseList struct {
 }
 
 type casesInput struct {
-	Kind   string `query:"kind" maxLength:"32" doc:"only this kind, for example LATE"`
+	Kind   string `query:"kind" enum:"LATE,SECOND,WRONG_AMOUNT,UNKNOWN_ORDER,WRONG_MERCHANT,CONFLICTING_NOTICE,REFUND_FAILED" doc:"only this kind"`
 	Before string `query:"before" maxLength:"20" doc:"'next' of the page before"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 }
@@ -179,41 +193,58 @@ func (s *Service) listCases(ctx context.Context, in *casesInput) (*casesOutput, 
 	}
 	out := &casesOutput{}
 	err := s.deps.DB.View(ctx, func(ctx context.Context, tx convergo.Tx) (err error) {
-		out.Body, err = s.cases(ctx, tx, before, in.Limit)
+		out.Body, err = s.cases(ctx, tx, in.Kind, before, in.Limit)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if in.Kind != "" {
-		out.Body.Cases = slices.DeleteFunc(out.Body.Cases, func(c Case) bool { return c.Kind != in.Kind })
-	}
 	return out, nil
 }
 
-// cases merges the newest of both kinds into one page. The page ends where either list may have been cut.
-func (s *Service) cases(ctx context.Context, tx convergo.Tx, before int64, limit int) (CaseList, error) {
-	cases, err := list[Case](ctx, tx, s, "ReceiptCases", before, limit+1)
-	if err != nil {
-		return CaseList{}, err
-	}
-	failed, err := list[Case](ctx, tx, s, "RefundCases", before, limit+1)
-	if err != nil {
-		return CaseList{}, err
-	}
-	cases = append(cases, failed...)
-	slices.SortStableFunc(cases, func(a, b Case) int { return cmp.Compare(b.AtMicros, a.AtMicros) })
-	page := CaseList{Cases: cases}
-	if len(cases) > limit {
-		page.Cases = cases[:limit]
-		page.Next = strconv.FormatInt(cases[limit-1].AtMicros, 10)
-	}
-	for i := range page.Cases {
-		c := &page.Cases[i]
-		c.At = convergo.FromMicros(c.AtMicros)
-		if c.Kind == trade.Apply || c.Kind == trade.Ignored {
-			c.Kind = CaseConflict
+// cases merges the newest of each kind into one page; kind is empty for all of them.
+func (s *Service) cases(ctx context.Context, tx convergo.Tx, kind string, before int64, limit int) (CaseList, error) {
+	all := []Case{}
+	for _, k := range caseKinds() {
+		if kind != "" && kind != k {
+			continue
 		}
+		statement, args := "CasesOfClass", []any{k, before, limit + 1}
+		switch k {
+		case CaseConflict:
+			statement, args = "ConflictCases", args[1:]
+		case CaseRefundFailed:
+			statement, args = "RefundCases", args[1:]
+		}
+		some, err := list[Case](ctx, tx, s, statement, args...)
+		if err != nil {
+			return CaseList{}, err
+		}
+		all = append(all, some...)
+	}
+	slices.SortStableFunc(all, func(a, b Case) int { return cmp.Compare(b.AtMicros, a.AtMicros) })
+	page := pageOf(all, limit)
+	for i := range page.Cases {
+		page.Cases[i].At = convergo.FromMicros(page.Cases[i].AtMicros)
 	}
 	return page, nil
+}
+
+func caseKinds() []string {
+	return []string{trade.Late, trade.Second, trade.WrongAmount, trade.UnknownOrder, trade.WrongMerchant, CaseConflict, CaseRefundFailed}
+}
+
+// pageOf cuts the page and says where the next one begins. Of cases of one moment at the border the next page shows all, so
+// that none is left out; only a whole page of one moment goes on after that moment.
+func pageOf(all []Case, limit int) CaseList {
+	if len(all) <= limit {
+		return CaseList{Cases: all}
+	}
+	page := CaseList{Cases: all[:limit]}
+	next := page.Cases[limit-1].AtMicros
+	if all[limit].AtMicros == next && page.Cases[0].AtMicros != next {
+		next++
+	}
+	page.Next = strconv.FormatInt(next, 10)
+	return page
 }

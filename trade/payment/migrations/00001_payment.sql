@@ -69,7 +69,8 @@ CREATE TABLE payment_receipt (
   CONSTRAINT payment_receipt_state CHECK (state IN ('RECORDED', 'GRACE', 'APPLIED', 'REFUNDING', 'REFUNDED', 'REFUND_FAILED', 'HELD', 'IGNORED'))
 );
 CREATE INDEX payment_receipt_order ON payment_receipt (order_no);
-CREATE INDEX payment_receipt_received ON payment_receipt (received_at);
+CREATE INDEX payment_receipt_class ON payment_receipt (class, received_at);
+CREATE INDEX payment_receipt_conflicts ON payment_receipt (conflicts);
 
 -- A refund that the order service approved.
 CREATE TABLE payment_refund (
@@ -90,3 +91,4 @@ CREATE TABLE payment_refund (
   CONSTRAINT payment_refund_state CHECK (state IN ('RESERVED', 'REFUNDED', 'FAILED'))
 );
 CREATE INDEX payment_refund_order ON payment_refund (order_no);
+CREATE INDEX payment_refund_state ON payment_refund (state, updated_at);
