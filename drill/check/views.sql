@@ -68,7 +68,7 @@ INSERT INTO legal VALUES
   ('coupon', '', 'LOCKED'), ('coupon', '', 'REJECTED'), ('coupon', '', 'RELEASED'), ('coupon', 'LOCKED', 'REDEEMED'), ('coupon', 'LOCKED', 'RELEASED'), ('coupon', 'REDEEMED', 'RETURNED'),
   ('points', '', 'LOCKED'), ('points', '', 'REJECTED'), ('points', '', 'RELEASED'), ('points', '', 'PAID'), ('points', 'LOCKED', 'PAID'), ('points', 'LOCKED', 'RELEASED'),
   ('shipment', '', 'BOOKING'), ('shipment', '', 'CANCELED'), ('shipment', 'BOOKING', 'DISPATCHED'), ('shipment', 'CANCELING', 'DISPATCHED'), ('shipment', 'DISPATCHED', 'DELIVERED'),
-  ('shipment', 'BOOKING', 'CANCELING'), ('shipment', 'CANCELING', 'CANCELED'), ('shipment', 'FAILED', 'CANCELED'), ('shipment', 'BOOKING', 'FAILED')
+  ('shipment', 'BOOKING', 'CANCELING'), ('shipment', 'CANCELING', 'CANCELED'), ('shipment', 'FAILED', 'CANCELED'), ('shipment', 'BOOKING', 'FAILED'), ('shipment', 'DISPATCHED', 'FAILED')
 
 -- name: subscription
 CREATE TEMP TABLE subscription (consumer TEXT, type TEXT, PRIMARY KEY (consumer, type)) WITHOUT ROWID

@@ -43,12 +43,16 @@ func (c *HTTPCarrier) Booking(ctx context.Context, key string) (t Tracking, know
 	return t, err == nil, verdict(status, err)
 }
 
-// Cancel is POST /carrier/bookings/{key}/cancel; 409 says that the parcel is on its way.
+// Cancel is POST /carrier/bookings/{key}/cancel. 409 says that the parcel is on its way; 404 that there is nothing to stop: the
+// service asks only after the booking's outcome is known, so none is on its way to the carrier.
 func (c *HTTPCarrier) Cancel(ctx context.Context, key string) (canceled bool, err error) {
 	var t Tracking
 	status, err := c.call(ctx, http.MethodPost, "/carrier/bookings/"+url.PathEscape(key)+"/cancel", nil, &t)
-	if status == http.StatusConflict {
+	switch status {
+	case http.StatusConflict:
 		return false, nil
+	case http.StatusNotFound:
+		return true, nil
 	}
 	return err == nil, verdict(status, err)
 }

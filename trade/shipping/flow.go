@@ -211,13 +211,17 @@ func (s *Service) track(ctx context.Context, c outside.Claimed) ([]byte, error) 
 	return json.Marshal(t)
 }
 
-// tracked: delivered, or asked again later.
+// tracked: delivered, given up by the carrier, or asked again later.
 func (s *Service) tracked(ctx context.Context, tx convergo.Tx, c outside.Claimed, result []byte) error {
 	p, t, err := answered(c, result)
 	if err != nil {
 		return err
 	}
-	if t.State != CarrierDelivered {
+	switch t.State {
+	case CarrierDelivered:
+	case CarrierCanceled: // not by us, who stop only what has not left
+		return s.lost(ctx, tx, p.OrderNo, t.TrackingNo, convergo.Key(c.Key))
+	default:
 		p.Round++
 		return s.trackLater(ctx, tx, p)
 	}
@@ -232,6 +236,16 @@ func (s *Service) tracked(ctx context.Context, tx convergo.Tx, c outside.Claimed
 		return err
 	}
 	return s.emit(ctx, tx, trade.ShipmentDelivered, *row, moved.Version)
+}
+
+// lost: the carrier will not deliver what it took over. A person has to settle that; a full refund ends the shipment.
+func (s *Service) lost(ctx context.Context, tx convergo.Tx, orderNo, trackingNo string, key convergo.Key) error {
+	s.deps.Log.Error("the carrier gave up a parcel on its way", "order_no", orderNo)
+	if _, err := s.note(ctx, tx, orderNo, trackingNo, "the carrier gave the parcel up on its way"); err != nil {
+		return err
+	}
+	_, err := Shipments().Apply(ctx, tx, machine.Request{ID: orderNo, Move: "fail", Key: key, Actor: "carrier", At: s.deps.Now()})
+	return err
 }
 
 // cancel asks the carrier to stop the parcel. An answer is repeated until there is one, whatever its verdict.

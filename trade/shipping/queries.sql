@@ -8,3 +8,7 @@ SELECT order_no, user_id, state, version, pieces, booking_key, tracking_no, reas
 
 -- name: NoteShipment
 UPDATE shipment SET tracking_no = ?, reason = ?, updated_at = ? WHERE order_no = ?
+
+-- name: ShipmentsInState
+SELECT order_no, user_id, state, version, pieces, booking_key, tracking_no, reason, created_at, updated_at FROM shipment
+WHERE state = ? AND order_no > ? ORDER BY order_no LIMIT ?

@@ -39,7 +39,7 @@ const (
 	Delivered  machine.State = "DELIVERED"
 	Canceling  machine.State = "CANCELING" // everything was refunded; the carrier is being told
 	Canceled   machine.State = "CANCELED"
-	Failed     machine.State = "FAILED" // the carrier refused: a person's case
+	Failed     machine.State = "FAILED" // the carrier refused it, or gave it up on its way: a person's case
 )
 
 // Shipments is the shipment's state machine. CANCELING → DISPATCHED is a parcel that could not be stopped any more.
@@ -51,7 +51,7 @@ func Shipments() machine.Machine {
 			{Name: "deliver", From: []machine.State{Dispatched}, To: Delivered},
 			{Name: "canceling", From: []machine.State{Booking}, To: Canceling},
 			{Name: "cancel", From: []machine.State{Canceling, Failed}, To: Canceled},
-			{Name: "fail", From: []machine.State{Booking}, To: Failed},
+			{Name: "fail", From: []machine.State{Booking, Dispatched}, To: Failed},
 		},
 		Initial: []machine.State{Booking, Canceled},
 	}
@@ -181,6 +181,12 @@ func (s *Service) Routes(api huma.API) {
 		OperationID: "get-shipment", Method: http.MethodGet, Path: "/shipments/{order_no}", Tags: []string{Name},
 		Summary: "The shipment of an order",
 	}, s.get)
+	huma.Register(api, huma.Operation{
+		OperationID: "list-shipments", Method: http.MethodGet, Path: "/shipments", Tags: []string{Name}, Summary: "Shipments in a state",
+		Description: "Operator. FAILED ones wait for a person: the carrier refused the parcel, or gave it up on its way. A full refund of the " +
+			"order ends them.",
+		Errors: []int{http.StatusForbidden},
+	}, s.list)
 	trade.RegisterStory(api, s.deps, Name)
 }
 
@@ -196,13 +202,41 @@ func (s *Service) get(ctx context.Context, in *struct {
 		if row == nil || !trade.Owns(ctx, row.UserID) {
 			return trade.NotFound("path.order_no", "no order of yours with a shipment has this number")
 		}
-		out = &shipmentOutput{Shipment{
-			row.OrderNo, string(row.State), row.Pieces, row.TrackingNo, row.Reason,
-			convergo.FromMicros(row.CreatedAt), convergo.FromMicros(row.UpdatedAt),
-		}}
+		out = &shipmentOutput{row.view()}
 		return nil
 	})
 	return out, err
+}
+
+// ShipmentList is a page of shipments, by order number.
+type ShipmentList struct {
+	Shipments []Shipment `json:"shipments"`
+	Next      string     `json:"next,omitempty" doc:"give it as after for the next page; missing on the last"`
+}
+
+func (s *Service) list(ctx context.Context, in *struct {
+	State string `query:"state" enum:"BOOKING,DISPATCHED,DELIVERED,CANCELING,CANCELED,FAILED" default:"FAILED"`
+	After string `query:"after" maxLength:"64" doc:"the last order number of the page before"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+}) (*struct{ Body ShipmentList }, error) {
+	if err := trade.RequireOperator(ctx); err != nil {
+		return nil, err
+	}
+	out := &struct{ Body ShipmentList }{ShipmentList{Shipments: []Shipment{}}}
+	return out, s.deps.DB.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		var rows []shipmentRow
+		if err := sqlscan.Select(ctx, tx, &rows, s.sql.Get("ShipmentsInState"), in.State, in.After, in.Limit+1); err != nil {
+			return fmt.Errorf("shipping: list shipments: %w", err)
+		}
+		for i, row := range rows {
+			if i == in.Limit {
+				out.Body.Next = rows[i-1].OrderNo
+				break
+			}
+			out.Body.Shipments = append(out.Body.Shipments, row.view())
+		}
+		return nil
+	})
 }
 
 type shipmentRow struct {
@@ -216,6 +250,12 @@ type shipmentRow struct {
 	Reason     string        `db:"reason"`
 	CreatedAt  int64         `db:"created_at"`
 	UpdatedAt  int64         `db:"updated_at"`
+}
+
+func (r shipmentRow) view() Shipment {
+	return Shipment{
+		r.OrderNo, string(r.State), r.Pieces, r.TrackingNo, r.Reason, convergo.FromMicros(r.CreatedAt), convergo.FromMicros(r.UpdatedAt),
+	}
 }
 
 // find is nil when the order has no shipment.

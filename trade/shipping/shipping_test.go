@@ -237,6 +237,67 @@ func TestABookingThatSomebodyElseCanceledIsAPersonsCase(t *testing.T) {
 	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
 }
 
+func TestAParcelThatTheCarrierGivesUpOnItsWayIsAPersonsCaseAndNotTrackedForEver(t *testing.T) {
+	r := newRig(t)
+	r.pay("O-1")
+	r.RunCalls()
+	r.want("O-1", "DISPATCHED", nil)
+	if canceled, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil || !canceled {
+		t.Fatal(canceled, err)
+	}
+	r.Clock.Advance(time.Minute)
+	r.RunCalls()
+	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 0, trade.ShipmentCanceled: 0})
+	if n := r.Int("SELECT COUNT(*) FROM outside_call WHERE state < 2"); n != 0 {
+		t.Errorf("%d calls are left", n)
+	}
+	r.refund("O-1", true)
+	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+}
+
+func TestWhatTheCarrierHasNoTraceOfIsStopped(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	canceled, err := (&shipping.HTTPCarrier{BaseURL: server.URL}).Cancel(t.Context(), "SHIP:O-1")
+	if err != nil || !canceled {
+		t.Errorf("%v, %v", canceled, err)
+	}
+}
+
+func TestTheOperatorListsShipmentsByState(t *testing.T) {
+	r := newRig(t)
+	r.wire.onBook = func(n int) (error, error) {
+		if n == 2 {
+			return nil, nil
+		}
+		return convergo.Permanent(errors.New("no parcels to the moon")), nil
+	}
+	for _, no := range []string{"O-1", "O-2", "O-3"} {
+		r.pay(no)
+		r.RunCalls()
+	}
+	list := func(query string) (numbers string, next string) {
+		t.Helper()
+		page := tradetest.Into[shipping.ShipmentList](t, r.Get(tradetest.Operator(), "/shipments?"+query))
+		for _, s := range page.Shipments {
+			numbers += s.OrderNo + " " + s.State + " "
+		}
+		return numbers, page.Next
+	}
+	if got, next := list("state=FAILED&limit=1"); got != "O-1 FAILED " || next != "O-1" {
+		t.Errorf("%s, %s", got, next)
+	}
+	if got, next := list("state=FAILED&limit=1&after=O-1"); got != "O-3 FAILED " || next != "" {
+		t.Errorf("%s, %s", got, next)
+	}
+	if got, _ := list("state=DISPATCHED"); got != "O-2 DISPATCHED " {
+		t.Error(got)
+	}
+	if got := r.Get(tradetest.User("u-1"), "/shipments?state=FAILED"); got.Status != http.StatusForbidden {
+		t.Errorf("a user lists shipments: %d", got.Status)
+	}
+}
+
 func TestAParcelThatCannotBeStoppedIsAShipmentLikeAnyOther(t *testing.T) {
 	r := newRig(t)
 	r.pay("O-1")

@@ -14,3 +14,4 @@ CREATE TABLE shipment (
   CONSTRAINT shipment_state CHECK (state IN ('BOOKING', 'DISPATCHED', 'DELIVERED', 'CANCELING', 'CANCELED', 'FAILED')),
   CONSTRAINT shipment_pieces CHECK (pieces >= 0)
 );
+CREATE INDEX shipment_of_state ON shipment (state, order_no);
