@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -41,6 +42,7 @@ func (s *Service) intentRoutes(api huma.API) {
 }
 
 type intentInput struct {
+	Key  string `header:"Idempotency-Key" doc:"1 to 255 bytes, your choice"`
 	Body struct {
 		OrderNo string `json:"order_no" minLength:"1" maxLength:"64"`
 		Channel string `json:"channel" minLength:"1" maxLength:"32" doc:"name of a configured payment channel"`
@@ -67,7 +69,7 @@ func (s *Service) createIntent(ctx context.Context, in *intentInput) (*intentOut
 		return nil, trade.NewProblem(http.StatusNotFound, "body.order_no", "no payable order of yours has this number",
 			"check the number; if the order has just been placed, ask again with a new Idempotency-Key when it is payable")
 	}
-	intent, err := s.openIntent(ctx, tx, order, in.Body.Channel, user)
+	intent, err := s.openIntent(ctx, tx, order, in, user)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +79,7 @@ func (s *Service) createIntent(ctx context.Context, in *intentInput) (*intentOut
 // openIntent counts the intent in the statement that checks that the order is open. An order that is being closed either
 // finds the intent in its list or has changed the state before, and then no row is counted here.
 func (s *Service) openIntent(
-	ctx context.Context, tx convergo.Tx, order *orderRow, channelName string, user trade.Principal,
+	ctx context.Context, tx convergo.Tx, order *orderRow, in *intentInput, user trade.Principal,
 ) (*intentRow, error) {
 	at := s.now()
 	now := convergo.Micros(at)
@@ -93,13 +95,17 @@ func (s *Service) openIntent(
 		return nil, s.notOpen(*current, now)
 	}
 	intent := intentRow{
-		TradeNo: fmt.Sprintf("%s-%d", order.OrderNo, current.Intents), OrderNo: order.OrderNo, Seq: current.Intents, Channel: channelName,
+		TradeNo: fmt.Sprintf("%s-%d", order.OrderNo, current.Intents), OrderNo: order.OrderNo, Seq: current.Intents, Channel: in.Body.Channel,
 		State: Open, CreatedAt: now,
 	}
 	if _, err := s.exec(ctx, tx, "InsertIntent", intent.TradeNo, intent.OrderNo, intent.Seq, intent.Channel, now, now); err != nil {
 		return nil, err
 	}
-	return &intent, Intents().Begin(ctx, tx, machine.Request{ID: intent.TradeNo, Actor: user.String(), At: at}, Open)
+	key := convergo.Key("request:" + strings.Trim(in.Key, `"`))
+	if key.Validate() != nil {
+		key = convergo.Key("request:" + intent.TradeNo)
+	}
+	return &intent, Intents().Begin(ctx, tx, machine.Request{ID: intent.TradeNo, Key: key, Actor: user.String(), At: at}, Open)
 }
 
 func (s *Service) notOpen(order orderRow, now int64) error {
