@@ -171,13 +171,20 @@ func TestAMessageThatIsRefusedForGoodIsAPersonsCase(t *testing.T) {
 	if len(list) != 1 || list[0].State != notification.Failed || !strings.Contains(list[0].Reason, "no such number") {
 		t.Errorf("%+v", list)
 	}
+	if got := r.Get(tradetest.User("u-1"), "/notifications/O-1"); strings.Contains(string(got.Body), "no such number") {
+		t.Errorf("the customer reads what the provider told the shop: %s", got.Body)
+	}
 }
 
 func TestOnlyTheOwnerReadsHisMessages(t *testing.T) {
 	r := newRig(t, simulate.Faults{})
 	r.MustDeliver(trade.OrderShipped, "O-1", 3, trade.Moved{OrderNo: "O-1", UserID: "u-1"})
-	if got := r.Get(tradetest.User("u-2"), "/notifications/O-1"); got.Status != http.StatusNotFound {
-		t.Errorf("%d %s", got.Status, got.Body)
+	his, none := r.Get(tradetest.User("u-2"), "/notifications/O-1"), r.Get(tradetest.User("u-2"), "/notifications/O-none")
+	if his.Status != http.StatusOK || strings.Contains(string(his.Body), "O-1") || his.Status != none.Status || string(his.Body) != string(none.Body) {
+		t.Errorf("another's order: %d %s; none at all: %d %s", his.Status, his.Body, none.Status, none.Body)
+	}
+	if got := tradetest.Into[told](t, r.Get(tradetest.User("u-1"), "/notifications/O-1")).Notifications; len(got) != 1 {
+		t.Errorf("the owner reads %+v", got)
 	}
 }
 

@@ -251,6 +251,10 @@ func TestAPartialRefundLeavesTheOrderAndAFailedOneFreesItsPieces(t *testing.T) {
 	r.must(r.refunded(again))
 	r.is(no, order.Refunded)
 	res := r.Get(tradetest.User("u-1"), "/orders/"+no+"/refunds")
+	if strings.Contains(string(res.Body), "account closed") || !strings.Contains(string(res.Body), order.RefusedByChannel) {
+		t.Errorf("the buyer is told what the channel told the shop: %s", res.Body)
+	}
+	res = r.Get(tradetest.Operator(), "/orders/"+no+"/refunds")
 	list := tradetest.Into[struct{ Refunds []order.RefundView }](t, res)
 	states := ""
 	for _, v := range list.Refunds {
@@ -277,4 +281,17 @@ func TestAFailedRefundLeavesNoUnitOverAndNoneTwice(t *testing.T) {
 	if first.Cash != 666 || second.Cash != 334 || third.Cash != 666 {
 		t.Errorf("refunds of %d (failed), %d and %d; want 666, 334 and 666", first.Cash, second.Cash, third.Cash)
 	}
+}
+
+func TestAnOrderHasABoundedNumberOfRefunds(t *testing.T) {
+	r := newRigWith(t, order.Config{MaxRefunds: 3})
+	no := r.paid("u-1", r.goods(1000, 10), 0, 0)
+	for range 2 {
+		r.must(r.refunded(r.asked(r.refund(no, pieces(1, 1)))))
+	}
+	if res := r.refund(no, pieces(1, 1)); res.Status != http.StatusConflict || !strings.Contains(res.Problem().Remedy, "all that is left") {
+		t.Errorf("the last but one that may be is not for a part: %d %s", res.Status, res.Body)
+	}
+	r.must(r.refunded(r.asked(r.refund(no)))) // all that is left always goes
+	r.is(no, order.Refunded)
 }

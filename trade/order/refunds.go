@@ -84,6 +84,10 @@ func (s *Service) refundRoutes(api huma.API) {
 	})
 }
 
+// RefusedByChannel is what a buyer reads of a refund that failed. What the channel said to the shop, such as that its account
+// is empty, is the operator's to read.
+const RefusedByChannel = "the payment channel refused it; the shop has to settle it"
+
 func (s *Service) refundsOf(ctx context.Context, tx convergo.Tx, o row) ([]RefundView, error) {
 	rows, err := selectRows[refundRow](ctx, tx, s.sql.Get("RefundsOfOrder"), o.OrderNo)
 	if err != nil {
@@ -93,10 +97,17 @@ func (s *Service) refundsOf(ctx context.Context, tx convergo.Tx, o row) ([]Refun
 	if err != nil {
 		return nil, err
 	}
+	byRefund := make(map[string][]refundLine, len(rows))
+	for _, l := range lines {
+		byRefund[l.RefundNo] = append(byRefund[l.RefundNo], l)
+	}
 	views := make([]RefundView, 0, len(rows))
 	for _, r := range rows {
-		of := func(l refundLine) bool { return l.RefundNo != r.RefundNo }
-		views = append(views, refundViewOf(r, o.Currency, payloadLines(slices.DeleteFunc(slices.Clone(lines), of))))
+		v := refundViewOf(r, o.Currency, payloadLines(byRefund[r.RefundNo]))
+		if v.Failure != "" && trade.RequireOperator(ctx) != nil {
+			v.Failure = RefusedByChannel
+		}
+		views = append(views, v)
 	}
 	return views, nil
 }
@@ -140,6 +151,10 @@ func (s *Service) askRefund(ctx context.Context, in *askRefund) (*refundAnswer, 
 	if !slices.Contains([]machine.State{Paid, Shipped, Completed, Refunding}, o.Status) {
 		return nil, trade.Conflict("path.no", fmt.Sprintf("order %s is %s: there is nothing to give back", o.OrderNo, o.Status),
 			"only a paid order can be refunded")
+	}
+	if len(in.Body.Lines) > 0 && o.RefundCount >= int64(s.cfg.MaxRefunds) {
+		return nil, trade.Conflict("path.no", fmt.Sprintf("order %s has %d refunds, the most that one may have", o.OrderNo, o.RefundCount-1),
+			"ask for all that is left: leave lines out")
 	}
 	lines, err := s.lines(ctx, tx, in.No)
 	if err != nil {

@@ -49,6 +49,9 @@ type Config struct {
 	Client *http.Client
 	// MaxWait bounds GET /orders/{no}?wait=…; default 30 s.
 	MaxWait time.Duration
+	// MaxRefunds is how many refunds one order may have, failed ones included; default 500. Beyond it only all that is left
+	// can be asked back. It bounds what listing and summing the refunds of an order costs.
+	MaxRefunds int
 	// SweepBatch is how many overdue orders one Sweep closes at most; default 500.
 	SweepBatch int
 }
@@ -64,6 +67,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SweepBatch <= 0 {
 		c.SweepBatch = 500
+	}
+	if c.MaxRefunds <= 0 {
+		c.MaxRefunds = 500
 	}
 	if c.Client == nil {
 		c.Client = &http.Client{Timeout: 2 * time.Second}

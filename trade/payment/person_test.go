@@ -154,6 +154,9 @@ func TestABuyerIsNotToldWhyTheChannelRefusedTheShop(t *testing.T) {
 	if got := r.Get(tradetest.User(buyer), "/payments/O-1"); got.Status != http.StatusOK || strings.Contains(string(got.Body), "balance") {
 		t.Errorf("the buyer sees %d %s", got.Status, got.Body)
 	}
+	if story := r.Get(tradetest.Operator(), "/payment/story/O-1"); strings.Contains(string(story.Body), "balance") {
+		t.Errorf("the story, which the buyer may read: %s", story.Body)
+	}
 	if v := r.view("O-1"); !strings.Contains(v.Refunds[0].Reason, "no balance left") {
 		t.Errorf("the operator sees %+v", v.Refunds)
 	}

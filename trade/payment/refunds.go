@@ -103,8 +103,9 @@ func (s *Service) failRefund(ctx context.Context, tx convergo.Tx, row refundRow,
 	if _, err := s.exec(ctx, tx, "NoteRefund", row.Attempt, "", clip(row.Reason), convergo.Micros(s.now()), row.RefundNo); err != nil {
 		return err
 	}
+	// The reason stays in the row: the history is part of the story that the buyer may read.
 	moved, err := Refunds().Apply(ctx, tx, machine.Request{
-		ID: row.RefundNo, Move: "fail", Cause: clip(row.Reason), Key: key, Actor: Name, At: s.now(),
+		ID: row.RefundNo, Move: "fail", Cause: "refused", Key: key, Actor: Name, At: s.now(),
 	})
 	if err != nil {
 		return err

@@ -138,8 +138,9 @@ func (s *Service) onOrderCreated(ctx context.Context, tx convergo.Tx, e convergo
 	if err != nil || n == 0 { // 0: decided before, by an event that told the same under another key
 		return err
 	}
+	// The effect is part of the story that the customer may read, so it does not name the rule; the decision does.
 	_, err = trade.RecordEffect(ctx, tx, s.deps.DB.Dialect(), trade.Effect{
-		Key: convergo.Key("RISK:" + o.OrderNo), OrderNo: o.OrderNo, Kind: "risk.decide", Cause: e.Key, Detail: rule + ": " + answer, At: now,
+		Key: convergo.Key("RISK:" + o.OrderNo), OrderNo: o.OrderNo, Kind: "risk.decide", Cause: e.Key, Detail: answer, At: now,
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package risk_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +49,9 @@ func TestAnOrderIsDecidedOnceWithItsReason(t *testing.T) {
 	}
 	if d := decision(b, "O-2"); d.Amount != 1001 {
 		t.Errorf("the decision about O-2 changed: %+v", d)
+	}
+	if story := b.Get(tradetest.Operator(), "/risk/story/O-2"); strings.Contains(string(story.Body), risk.RuleAmount) {
+		t.Errorf("the story, which the customer may read, names the rule: %s", story.Body)
 	}
 	if r := tradetest.Payloads[trade.Answer](b, trade.RiskRejected); r[0].OrderNo != "O-2" || r[0].Reason == "" {
 		t.Errorf("RiskRejected says %+v", r)
