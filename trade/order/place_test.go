@@ -439,3 +439,24 @@ func TestAWaitEndsWhenTheOrderIsThere(t *testing.T) {
 		}
 	}
 }
+
+func TestAProductWhoseCurrencyChangesHasNoOfferInTheOldOne(t *testing.T) {
+	r := newRig(t)
+	put := func(body map[string]any) tradetest.Response {
+		t.Helper()
+		return r.Put(tradetest.Operator(), "/products/S1", body)
+	}
+	if res := put(map[string]any{"currency": "CNY", "unit_price": 8800, "offers": map[string]int64{"sale": 7000}}); res.Status != http.StatusOK {
+		t.Fatalf("%d %s", res.Status, res.Body)
+	}
+	res := put(map[string]any{"currency": "JPY", "unit_price": 200})
+	if res.Status != http.StatusConflict || !strings.Contains(res.Problem().Detail, "sale") {
+		t.Errorf("an offer of 7000 CNY would be shown as 7000 JPY: %d %s", res.Status, res.Body)
+	}
+	if p := tradetest.Into[order.Product](t, r.Get(tradetest.User("u-1"), "/products/S1")); p.Currency != "CNY" || p.UnitPrice != 8800 {
+		t.Errorf("after the refusal: %+v", p)
+	}
+	if res := put(map[string]any{"currency": "JPY", "unit_price": 200, "offers": map[string]int64{"sale": 150}}); res.Status != http.StatusOK {
+		t.Errorf("with all offers: %d %s", res.Status, res.Body)
+	}
+}

@@ -82,6 +82,9 @@ func (s *Service) putProduct(ctx context.Context, in *putProduct) (*productAnswe
 				return err
 			}
 		}
+		if err := s.oneCurrency(ctx, tx, in.SKU, in.Body.Currency); err != nil {
+			return err
+		}
 		out.Body, err = s.product(ctx, tx, in.SKU)
 		return err
 	})
@@ -121,6 +124,22 @@ func (in *putProduct) prices() (map[string]int64, error) {
 		}
 	}
 	return prices, nil
+}
+
+// oneCurrency refuses a product of which an offer that was not named would keep another currency: its number would be read in
+// the new one.
+func (s *Service) oneCurrency(ctx context.Context, tx convergo.Tx, sku, currency string) error {
+	rows, err := selectRows[priceRow](ctx, tx, s.sql.Get("PricesOfProduct"), sku)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.Currency != currency {
+			return trade.Conflict("body.offers", fmt.Sprintf("offer %q is in %s and was not named", r.Offer, r.Currency),
+				"name every offer of the product when its currency changes")
+		}
+	}
+	return nil
 }
 
 func (s *Service) product(ctx context.Context, tx convergo.Tx, sku string) (Product, error) {
