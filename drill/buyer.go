@@ -107,19 +107,23 @@ func (b *buyer) link(ctx context.Context) (string, error) {
 	return i.Link, err
 }
 
-// pay pays a new intent. A trade that is closed by now takes no money, which is as it should be.
-func (b *buyer) pay(ctx context.Context, o simulate.PayOptions) error {
+// pay pays a new intent. A trade that is closed by now takes no money, which is as it should be. fault is what is wrong with
+// the payment; it counts only when it was made.
+func (b *buyer) pay(ctx context.Context, o simulate.PayOptions, fault string) error {
 	link, err := b.link(ctx)
 	if err != nil || link == "" {
 		return err
 	}
-	return b.payLink(ctx, link, o)
+	return b.payLink(ctx, link, o, fault)
 }
 
-func (b *buyer) payLink(ctx context.Context, link string, o simulate.PayOptions) error {
+func (b *buyer) payLink(ctx context.Context, link string, o simulate.PayOptions, fault string) error {
 	_, err := b.shop.Cashier.Pay(ctx, link, o)
 	if errors.Is(err, simulate.ErrNotPayable) {
 		return nil
+	}
+	if err == nil && fault != "" {
+		b.shop.fault(fault)
 	}
 	return err
 }
@@ -154,21 +158,20 @@ func (b *buyer) settle(ctx context.Context) (func(context.Context) error, error)
 	case RacesTimeout:
 		return b.raceTimeout(ctx)
 	case PaysTwice:
-		b.shop.fault("second payment")
-		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{}), b.pay(ctx, simulate.PayOptions{}))
+		return nil, errors.Join(b.payRight(ctx), b.pay(ctx, simulate.PayOptions{}, FaultSecondPayment))
 	case PaysWrong:
-		b.shop.fault("wrong amount")
-		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Amount: 1}), b.pay(ctx, simulate.PayOptions{}))
+		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Amount: 1}, FaultWrongAmount), b.payRight(ctx))
 	case PaysElsewhere:
-		b.shop.fault("wrong merchant")
-		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Merchant: "somebody-else"}), b.pay(ctx, simulate.PayOptions{}))
+		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Merchant: "somebody-else"}, FaultWrongMerchant), b.payRight(ctx))
 	case Declined:
-		b.shop.fault("declined payment")
-		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Decline: true}), b.pay(ctx, simulate.PayOptions{}), b.pay(ctx, simulate.PayOptions{Decline: true}))
+		decline := simulate.PayOptions{Decline: true}
+		return nil, errors.Join(b.pay(ctx, decline, FaultDeclined), b.payRight(ctx), b.pay(ctx, decline, FaultDeclined))
 	default:
-		return nil, b.pay(ctx, simulate.PayOptions{})
+		return nil, b.payRight(ctx)
 	}
 }
+
+func (b *buyer) payRight(ctx context.Context) error { return b.pay(ctx, simulate.PayOptions{}, "") }
 
 func (b *buyer) cancel(ctx context.Context) error {
 	err := b.call(ctx, http.MethodPost, "/orders/"+b.no+"/cancel", "cancel:"+b.order.Ref, struct{}{}, nil)
@@ -192,8 +195,7 @@ func (b *buyer) payLate(ctx context.Context) (func(context.Context) error, error
 		if _, err := b.wait(ctx, "closed", func(o PlacedOrder) bool { return o.Status != "CREATED" && o.Status != "CLOSING" }); err != nil {
 			return err
 		}
-		b.shop.fault("payment after close")
-		return b.payLink(ctx, link, simulate.PayOptions{Force: true})
+		return b.payLink(ctx, link, simulate.PayOptions{Force: true}, FaultLatePayment)
 	}, nil
 }
 
@@ -210,8 +212,7 @@ func (b *buyer) raceTimeout(ctx context.Context) (func(context.Context) error, e
 				return err
 			}
 			if o.Status != "CREATED" {
-				b.shop.fault("payment at the moment of the timeout")
-				return b.payLink(ctx, link, simulate.PayOptions{Force: true})
+				return b.payLink(ctx, link, simulate.PayOptions{Force: true}, FaultRace)
 			}
 			select {
 			case <-ctx.Done():

@@ -91,18 +91,23 @@ const (
 	hugeCoupon  = "ALL-OFF"
 	catalogue   = 40
 	memberCount = 50
+	openingGift = 4_000 // points of each member before the day begins; one point is worth one minor unit
 )
 
 // Generate makes a day of n orders from a seed: a hot SKU that every third order wants, one SKU on several lines,
-// coupons (one larger than any cart), guests, points spent, cancellations, returns and every Behaviour.
+// coupons (one larger than any cart), members with points to spend, guests, cancellations, returns and every Behaviour.
+// Who waits for the timeout comes early, so that the day does not end with waiting for it.
 func Generate(seed uint64, n int) Day {
-	g := generator{rand.New(rand.NewPCG(seed, 0x636f6e76)), Day{Currency: "GBP", Products: map[string]Product{}}}
+	g := generator{rand.New(rand.NewPCG(seed, 0x636f6e76)), n, Day{Currency: "GBP", Products: map[string]Product{}, Grants: map[string]int64{}}}
 	for i := range catalogue {
 		g.day.Products[fmt.Sprintf("SKU-%03d", i)] = Product{Prices: map[string]int64{"": int64(g.IntN(9_900) + 35)}, Stock: int64(n) * 30}
 	}
 	g.day.Products[hotSKU] = Product{Prices: map[string]int64{"": 1_999}, Stock: int64(n) * 10}
 	g.day.Products[scarceSKU] = Product{Prices: map[string]int64{"": 49_900}, Stock: 1}
-	g.day.Coupons = []Coupon{{hotCoupon, 1_000, int64(n)/8 + 1}, {hugeCoupon, 10_000_000, int64(n)/50 + 1}}
+	g.day.Coupons = []Coupon{{hotCoupon, 1_000, int64(n)/8 + 2}, {hugeCoupon, 10_000_000, int64(n)/50 + 2}}
+	for i := range memberCount {
+		g.day.Grants[member(i)] = openingGift
+	}
 	opening := time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)
 	for i := range n {
 		g.day.Orders = append(g.day.Orders, g.order(i, opening.Add(time.Duration(i)*time.Minute)))
@@ -110,21 +115,24 @@ func Generate(seed uint64, n int) Day {
 	return g.day
 }
 
+func member(i int) string { return fmt.Sprintf("member-%02d", i) }
+
 type generator struct {
 	*rand.Rand
+	n   int
 	day Day
 }
 
 func (g *generator) order(i int, at time.Time) Order {
 	o := Order{Ref: fmt.Sprintf("DAY-%06d", i), At: at, Behaviour: g.behaviour(i)}
-	if g.IntN(5) == 0 {
+	guest := g.IntN(5) == 0 && i >= len(rare()) // the first of each kind are members, who have points to spend
+	if guest {
 		o.User = fmt.Sprintf("guest-%06d", i)
 	} else {
-		o.User = fmt.Sprintf("member-%02d", g.IntN(memberCount))
+		o.User = member(g.IntN(memberCount))
 	}
 	if o.Behaviour == SoldOut {
 		o.Lines = []Line{g.line(scarceSKU, 2)}
-		return o
 	}
 	for range g.IntN(4) + 1 {
 		o.Lines = append(o.Lines, g.line(fmt.Sprintf("SKU-%03d", g.IntN(catalogue)), int64(g.IntN(5)+1)))
@@ -135,11 +143,10 @@ func (g *generator) order(i int, at time.Time) Order {
 	if i%7 == 0 { // one SKU on several lines
 		o.Lines = append(o.Lines, g.line(o.Lines[0].SKU, 2))
 	}
-	switch {
-	case i%10 == 1:
-		o.Coupon = hotCoupon
-	case i%53 == 2:
-		o.Coupon = hugeCoupon
+	o.Coupon = g.coupon(i, o.Behaviour)
+	// More than a small cart is worth now and then, and more than a member has when he ordered often.
+	if !guest && (i%6 == 2 || unwinds(o.Behaviour)) {
+		o.Points = int64(g.IntN(1_500) + 1)
 	}
 	if o.Behaviour == ReturnsSome {
 		o.Return = []Return{{Line: 0, Quantity: 1}}
@@ -147,18 +154,53 @@ func (g *generator) order(i int, at time.Time) Order {
 	return o
 }
 
+// unwinds: effects of such an order run backwards, so it has all kinds of them.
+func unwinds(b Behaviour) bool {
+	return b == Cancels || b == Returns || b == ReturnsSome || b == SoldOut
+}
+
+// coupon: who owes nothing after it can neither cancel nor pay in some wrong way, so the huge one is for the others.
+func (g *generator) coupon(i int, b Behaviour) string {
+	switch {
+	case (i%53 == 2 || i == freeOrder || i == freeReturn) && (b == Pays || b == Returns || b == ReturnsSome):
+		return hugeCoupon
+	case i%10 == 1 || (unwinds(b) && i%2 == 0):
+		return hotCoupon
+	}
+	return ""
+}
+
 func (g *generator) line(sku string, quantity int64) Line {
 	return Line{SKU: sku, Quantity: quantity, Price: g.day.Products[sku].Prices[""]}
 }
 
+// rare are the behaviours beside Pays. Those that wait for the timeout stand first.
+func rare() []Behaviour {
+	return []Behaviour{Abandons, RacesTimeout, PaysTwice, PaysWrong, PaysElsewhere, Declined, Cancels, PaysLate, Returns, ReturnsSome, SoldOut}
+}
+
+const (
+	waitForTimeout = 2  // of the rare ones
+	freeOrder      = 11 // the first after the rare ones: it costs nothing
+	freeReturn     = 12 // costs nothing and is returned
+)
+
 // behaviour gives the first orders one of each kind, so that a short day has them all, and then mostly good buyers.
 func (g *generator) behaviour(i int) Behaviour {
-	rare := []Behaviour{PaysTwice, PaysWrong, PaysElsewhere, Declined, Cancels, Abandons, PaysLate, RacesTimeout, Returns, ReturnsSome, SoldOut}
-	if i < len(rare) {
-		return rare[i]
+	kinds := rare()
+	if i < len(kinds) {
+		return kinds[i]
+	}
+	switch {
+	case i == freeOrder:
+		return Pays
+	case i == freeReturn:
+		return Returns
+	case i > g.n/3:
+		kinds = kinds[waitForTimeout:]
 	}
 	if g.IntN(100) < 30 {
-		return rare[g.IntN(len(rare))]
+		return kinds[g.IntN(len(kinds))]
 	}
 	return Pays
 }

@@ -87,9 +87,9 @@ func Faulty[TX any](h inbox.Handler[TX], consumer string, rate float64, seed uin
 		if !fail {
 			return h(ctx, tx, event)
 		}
-		kind := "handler failed before its work"
+		kind := FaultHandlerBefore
 		if after {
-			kind = "handler failed after its work"
+			kind = FaultHandlerAfter
 			if err := h(ctx, tx, event); err != nil {
 				return err
 			}

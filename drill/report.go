@@ -83,12 +83,15 @@ func NewConvergence(waits []time.Duration) Convergence {
 	return Convergence{len(waits), rank(50), rank(99), rank(100)}
 }
 
-// Decide sets the verdict: converged only when every equation checked something where it must, none is broken and
-// nothing else was found wrong.
+// Decide sets the verdict: converged only when equations were checked, none of them is broken and nothing else was found
+// wrong. Calling it again changes nothing.
 func (r *Report) Decide() {
+	if r.Verdict != "" {
+		return
+	}
 	for _, e := range r.Equations {
 		if e.Broken > 0 {
-			r.Reasons = append(r.Reasons, fmt.Sprintf("equation %q: %d of %d broken: %s", e.Name, e.Broken, e.Checked, e.Detail))
+			r.Reasons = append(r.Reasons, fmt.Sprintf("equation %q: %d broken, %d checked: %s", e.Name, e.Broken, e.Checked, e.Detail))
 		}
 	}
 	if len(r.Equations) == 0 {
@@ -113,7 +116,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) } // Flush below reports a failed write
 	counts := func(title string, m map[string]int) {
 		p("\n%s\n", title)
-		for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(m[b]-m[a], strings.Compare(a, b)) }) {
+		for _, k := range byCount(m) {
 			p("  %s\t%d\n", k, m[k])
 		}
 	}
@@ -125,9 +128,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if f := r.FileAccount; f != nil {
 		p("\nRows of the file\t%d = %d used + %d skipped\n", f.RowsTotal, f.RowsUsed, f.RowsSkipped)
 		p("Money of the file\t%s = %s orders + %s skipped\n", pence(f.Amount.File), pence(f.Amount.Orders), pence(f.Amount.Skipped))
-		for _, s := range f.Skipped {
-			p("  line %d\t%s\n", s.Line, s.Reason)
-		}
+		p("%s", skippedRows(f.Skipped))
 	}
 	p("\n%s", check.Table(r.Equations))
 	p("\nseed %d, %.1f s\n\n%s\n", r.Seed, r.Elapsed, r.Verdict)
@@ -135,6 +136,37 @@ func (r *Report) WriteText(w io.Writer) error {
 		p("  %s\n", reason)
 	}
 	return out.Flush()
+}
+
+const skippedShown = 5 // of the file's skipped rows in the text report; the JSON report has all
+
+// skippedRows tells how many rows were skipped for which reason, and the first few. What stands in parentheses is about the
+// row and no reason of its own.
+func skippedRows(rows []SkippedRow) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	counts := map[string]int{}
+	for _, row := range rows {
+		reason, _, _ := strings.Cut(row.Reason, " (")
+		counts[reason]++
+	}
+	var b strings.Builder
+	for _, reason := range byCount(counts) {
+		fmt.Fprintf(&b, "  %s\t%d\n", reason, counts[reason])
+	}
+	for _, row := range rows[:min(len(rows), skippedShown)] {
+		fmt.Fprintf(&b, "    line %d: %s\n", row.Line, row.Reason)
+	}
+	if more := len(rows) - skippedShown; more > 0 {
+		fmt.Fprintf(&b, "    and %d more rows; --json lists all\n", more)
+	}
+	return b.String()
+}
+
+// byCount are the keys, most first.
+func byCount(m map[string]int) []string {
+	return slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(m[b]-m[a], strings.Compare(a, b)) })
 }
 
 func pence(minor int64) string {

@@ -294,7 +294,7 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 	if d.poison > 0 && discarded == 0 {
 		wrong("dead letters", errors.New("the poison event was not parked anywhere"))
 	}
-	report.Faults["poison event parked"] = discarded
+	report.Faults[drill.FaultPoison] = d.poison
 	report.Reasons = append(report.Reasons, d.shop.Unexpected()...)
 	wrong("check", d.check(ctx, report))
 	report.Elapsed = time.Since(began).Seconds()
@@ -372,20 +372,15 @@ func (d *theDrill) check(ctx context.Context, report *drill.Report) (err error) 
 	if err != nil {
 		return err
 	}
-	for kind, n := range stats.Faults {
-		report.Faults[kind] = int(n)
-	}
-	for _, f := range append(faults, d.shop.Faults...) {
-		report.Faults[f.Kind]++
-	}
-	report.Faults["SIGKILL"] = len(d.kills)
+	report.CountFaults(stats.Faults, faults, d.shop.Faults)
+	report.Faults[drill.FaultKill] = len(d.kills)
 	report.Orders, report.Effects = figures.Orders, figures.Effects
 	for class, n := range figures.Receipts {
 		report.Effects[class] = n
 	}
 	report.DuplicatesAbsorbed = figures.Repeats + int(d.duplicates+duplicates+d.shop.Client.Replayed.Load())
 	report.Convergence = drill.NewConvergence(drill.Waits(figures.Deliveries, figures.Returned, d.kills, faults))
-	if believed := stats.Faults["forged_accepted"]; believed > 0 {
+	if believed := report.Faults[drill.FaultBelieved]; believed > 0 {
 		report.Reasons = append(report.Reasons, fmt.Sprintf("%d forged notices were believed", believed))
 	}
 	return nil

@@ -124,13 +124,13 @@ WHERE COALESCE(p.n, 0) <> 1 OR p.granted <> o.due OR p.users <> 1 OR p.user_id <
 SELECT COUNT(*) FROM "order".orders WHERE points_to_spend > 0
 
 -- name: points spent and locked are what the orders say.broken
-SELECT o.order_no, 'order is ' || o.status || ', wants ' || o.points_to_spend || ' points, spent ' || o.points_spent || ' / ' || COALESCE(p.spent, 0) || ', locked ' || COALESCE(p.taken, 0)
+SELECT o.order_no, 'order is ' || o.status || ', wants ' || o.points_to_spend || ' points, spends ' || o.points_spent || ' / ' || COALESCE(p.spent, 0) || ', locked ' || COALESCE(p.taken, 0)
   || ' of which ' || COALESCE(p.locked, 0) || ' still are, given back ' || COALESCE(p.back, 0) || ' / ' || COALESCE(f.back, 0)
 FROM "order".orders o
 LEFT JOIN (SELECT order_no, -SUM(CASE kind WHEN 'POINT_SPEND' THEN points ELSE 0 END) AS spent, SUM(CASE kind WHEN 'POINT_BACK' THEN points ELSE 0 END) AS back,
              SUM(CASE kind WHEN 'POINT_LOCK' THEN locked ELSE 0 END) AS taken, SUM(locked) AS locked FROM points.points_entry GROUP BY order_no) p ON p.order_no = o.order_no
 LEFT JOIN (SELECT order_no, SUM(points_back) AS back FROM "order".refund WHERE status = 'REFUNDED' GROUP BY order_no) f ON f.order_no = o.order_no
-WHERE COALESCE(p.spent, 0) <> o.points_spent OR COALESCE(p.back, 0) <> COALESCE(f.back, 0)
+WHERE COALESCE(p.spent, 0) <> CASE WHEN o.status IN ('CREATED', 'CLOSING', 'CANCELED') THEN 0 ELSE o.points_spent END OR COALESCE(p.back, 0) <> COALESCE(f.back, 0)
    OR (o.payable_at > 0 AND COALESCE(p.taken, 0) <> o.points_to_spend) OR COALESCE(p.taken, 0) NOT IN (0, o.points_to_spend)
    OR (COALESCE(p.locked, 0) <> 0 AND o.status NOT IN ('CREATED', 'CLOSING')) OR (o.status = 'CREATED' AND o.payable_at > 0 AND COALESCE(p.locked, 0) <> o.points_to_spend)
 UNION ALL

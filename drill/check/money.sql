@@ -193,7 +193,7 @@ SELECT COUNT(*) FROM "order".client_token_claim
 -- A claim leaves 14 days after it was made, and the order stays.
 SELECT o.order_no, 'was claimed by ' || COUNT(c.token_id) || ' tokens' FROM "order".orders o
 LEFT JOIN "order".client_token_claim c ON c.order_no = o.order_no AND c.user_id = o.user_id
-GROUP BY o.order_no HAVING COUNT(c.token_id) > 1 OR (COUNT(c.token_id) = 0 AND o.created_at > (unixepoch() - 13 * 86400) * 1000000)
+GROUP BY o.order_no HAVING COUNT(c.token_id) > 1 OR (COUNT(c.token_id) = 0 AND o.created_at > :now - 13 * 86400 * 1000000)
 UNION ALL
 SELECT c.token_id, 'claimed order ' || c.order_no || ' of ' || c.user_id || ', which is not there'
 FROM "order".client_token_claim c LEFT JOIN "order".orders o ON o.order_no = c.order_no AND o.user_id = c.user_id WHERE o.order_no IS NULL
