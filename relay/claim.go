@@ -148,22 +148,18 @@ func (s *session) claimed(req request, claim Claim, err error) {
 	case req.probe:
 		s.startProbe(req, claim.Events)
 	default:
-		lanes := make([]convergo.Lane, len(claim.Events)) // a lane is a hash: computed once
-		for i := range claim.Events {
-			lanes[i] = claim.Events[i].Event.Aggregate.Lane()
-		}
-		s.adapt(req, claim.More, lanes)
-		s.start(req, claim.Events, lanes)
+		s.adapt(req, claim)
+		s.start(req, claim.Events)
 	}
 }
 
 // adapt sets how many events are read of each lane, so that a claim fills its workers' batches whether all lanes are
 // busy or one.
-func (s *session) adapt(req request, more bool, found []convergo.Lane) {
+func (s *session) adapt(req request, claim Claim) {
 	var busy [convergo.Lanes]bool
 	lanes := 0
-	for _, lane := range found {
-		if !busy[lane] {
+	for i := range claim.Events {
+		if lane := claim.Events[i].Lane % convergo.Lanes; !busy[lane] {
 			busy[lane] = true
 			lanes++
 		}
@@ -172,25 +168,23 @@ func (s *session) adapt(req request, more bool, found []convergo.Lane) {
 		return
 	}
 	fit := min(max(s.cfg.Batch*len(req.workers)/lanes, s.cfg.leastPerLane()), s.cfg.Batch)
-	if more || fit < s.perLane {
+	if claim.More || fit < s.perLane {
 		s.perLane = fit
 	}
 }
 
 // start makes a batch of each worker's events. Events of lanes that were lost since the claim began are dropped.
-func (s *session) start(req request, events []Pending, lanes []convergo.Lane) {
+func (s *session) start(req request, events []Pending) {
 	batches := make([]*batch, len(s.workers))
 	room := len(events)/len(req.workers) + len(req.workers) - 1
-	place := func(worker int, p Pending, leases ...Lease) {
+	place := func(worker int, p Pending, l Lease) {
 		b := batches[worker]
 		if b == nil {
 			b = &batch{worker: worker, events: make([]Pending, 0, room)}
 			batches[worker] = b
 		}
-		for _, l := range leases {
-			if !slices.Contains(b.leases, l) {
-				b.leases = append(b.leases, l)
-			}
+		if !slices.Contains(b.leases, l) {
+			b.leases = append(b.leases, l)
 		}
 		b.events = append(b.events, p)
 	}
@@ -198,13 +192,12 @@ func (s *session) start(req request, events []Pending, lanes []convergo.Lane) {
 	for i, l := range req.leases {
 		asked[l.Lane] = &req.leases[i]
 	}
-	for i, p := range events {
-		lane := lanes[i]
+	for _, p := range events {
+		lane := p.Lane % convergo.Lanes
 		l := asked[lane]
 		switch {
-		case l == nil: // its row names a lane that is not its aggregate's; any of the lanes asked for may be the one
-			s.trouble("an event is stored in a wrong lane", convergo.ErrInvalid, "key", p.Event.Key, "lane should be", lane)
-			place(req.workers[0], p, req.leases...)
+		case l == nil:
+			s.trouble("the store handed out an event of a lane that was not asked for", convergo.ErrInvalid, "key", p.Event.Key, "lane", p.Lane)
 		case slices.Contains(s.held, *l) && slices.Contains(req.workers, s.share[lane]):
 			place(s.share[lane], p, *l)
 		default:
@@ -228,11 +221,7 @@ func (s *session) startProbe(req request, events []Pending) {
 	}
 	aggregate := candidates[rand.IntN(len(candidates))].Event.Aggregate
 	first := candidates[slices.IndexFunc(candidates, func(p Pending) bool { return p.Event.Aggregate == aggregate })]
-	lane := aggregate.Lane()
-	leases := slices.DeleteFunc(slices.Clone(req.leases), func(l Lease) bool { return l.Lane != lane })
-	if len(leases) == 0 {
-		leases = req.leases
-	}
+	leases := slices.DeleteFunc(slices.Clone(req.leases), func(l Lease) bool { return l.Lane != first.Lane })
 	s.launch(&batch{worker: req.workers[0], leases: leases, events: []Pending{first}, probe: true})
 }
 

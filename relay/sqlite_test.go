@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,4 +74,63 @@ func TestOrderHoldsOnSQLiteWhileRelaysComeAndGo(t *testing.T) {
 		}
 	}
 	wantOnce(t, b, orderCount*each)
+}
+
+// Another program computes lane and digest its own way and writes rows that the contract of outbox_event forbids but the
+// table takes. Such a row is its own misfortune: it is sent, also after a failure, and the others of its lane do not wait.
+func TestARowWhoseLaneAndDigestAreWrongHoldsUpNobody(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	store, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "order.db"), sqlite.Options{Relaxed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failures atomic.Int64
+	b := &broker{answer: func(_ context.Context, e convergo.Event) error {
+		if e.Version == 2 && failures.Add(1) <= 3 {
+			return errors.New("again")
+		}
+		return nil
+	}}
+	cfg := relay.Config{
+		Lease: 3 * time.Second, Poll: 20 * time.Millisecond, Backoff: convergo.Backoff{Base: 2 * time.Millisecond, Cap: 50 * time.Millisecond},
+	}
+	relays := []*running{start(store, b, cfg), start(store, b, cfg)}
+	box := outbox.New(store, outbox.Config{})
+	err = store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		for v := 1; v <= 3; v++ {
+			for o := range 64 {
+				if err := box.Add(ctx, tx, event(fmt.Sprintf("O-%d", o), v)); err != nil {
+					return err
+				}
+			}
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE outbox_event SET lane = 63 - lane,
+			aggregate_digest = unhex(substr(hex(aggregate_digest), 3) || substr(hex(aggregate_digest), 1, 2))`)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE outbox_pending SET lane = 63 - lane")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !b.has(3 * 64)() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d of %d events arrived", len(b.keys()), 3*64)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	for _, r := range relays {
+		r.stop(t)
+	}
+	wantOnce(t, b, 3*64)
+	if backlog, err := store.Backlog(t.Context(), time.Now()); err != nil || backlog.Unfinished() != 0 {
+		t.Errorf("%+v, %v: want nothing left", backlog, err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
 }

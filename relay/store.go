@@ -31,7 +31,10 @@ type LeaseRequest struct {
 
 // Pending is one event to be sent, with what is known of earlier attempts.
 type Pending struct {
-	Seq      int64 // position; order within the lane
+	Seq int64 // position; order within the lane
+	// Lane whose lease gives the right to it: the one that its row names, which is Event.Aggregate.Lane() unless another
+	// program wrote the row wrongly.
+	Lane     convergo.Lane
 	Event    convergo.Event
 	Attempts int // failed attempts so far
 	// Held: an earlier event of the aggregate is not through yet. It must not be published; settle it as Aside.

@@ -197,26 +197,16 @@ func (s *session) settle(t *turn) error {
 }
 
 // leasesOf are those of leases that the settlement's events need, so that a lane lost meanwhile costs only its own
-// events. An event in a wrong lane may need any.
+// events.
 func leasesOf(st Settlement, leases []Lease) []Lease {
 	var needed [convergo.Lanes]bool
 	for _, p := range slices.Concat(st.Sent, st.Aside) {
-		needed[p.Event.Aggregate.Lane()] = true
+		needed[p.Lane%convergo.Lanes] = true
 	}
 	for _, f := range slices.Concat(st.Failed, st.Dead) {
-		needed[f.Event.Aggregate.Lane()] = true
+		needed[f.Lane%convergo.Lanes] = true
 	}
-	own := slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool { return !needed[l.Lane] })
-	count := 0
-	for _, n := range needed {
-		if n {
-			count++
-		}
-	}
-	if len(own) < count {
-		return leases
-	}
-	return own
+	return slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool { return !needed[l.Lane] })
 }
 
 // record settles, and keeps trying while the store fails: the broker has the events, and claiming them again would send

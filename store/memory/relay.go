@@ -82,11 +82,11 @@ func (c *claim) queues(lane convergo.Lane) {
 			c.result.More = true
 			break
 		}
-		room = c.queue(k.digest, room)
+		room = c.queue(lane, k.digest, room)
 	}
 }
 
-func (c *claim) queue(digest convergo.Digest, room int) int {
+func (c *claim) queue(lane convergo.Lane, digest convergo.Digest, room int) int {
 	for k, row := range c.state.waiting.from(placeInQueue{digest: digest}) {
 		if k.digest != digest {
 			break
@@ -97,7 +97,7 @@ func (c *claim) queue(digest convergo.Digest, room int) int {
 		}
 		e, _ := c.state.events.get(row.id)
 		c.result.Events = append(c.result.Events,
-			relay.Pending{Seq: k.seq, Event: copyEvent(e.event), Attempts: row.attempts, Queued: true})
+			relay.Pending{Seq: k.seq, Lane: lane, Event: copyEvent(e.event), Attempts: row.attempts, Queued: true})
 		room--
 		if row.attempts > 0 { // it has failed before: alone, so that the others do not fail with it
 			break
@@ -120,7 +120,7 @@ func (c *claim) lane(lane convergo.Lane) {
 		room--
 		e, _ := c.state.events.get(id)
 		c.result.Events = append(c.result.Events,
-			relay.Pending{Seq: k.seq, Event: copyEvent(e.event), Held: c.state.blocked.has(e.digest)})
+			relay.Pending{Seq: k.seq, Lane: lane, Event: copyEvent(e.event), Held: c.state.blocked.has(e.digest)})
 	}
 	for k := range c.state.delayed.from(laneDue{lane: lane}) {
 		if k.lane == lane {
@@ -192,7 +192,7 @@ func (st *settling) settle(set relay.Settlement) error {
 // take removes the event from where it was claimed, its lane or its aggregate's queue; ok is false when it is not there
 // any more: this settlement was applied before and its answer was lost.
 func (st *settling) take(p relay.Pending) (row eventRow, ok bool, err error) {
-	lane, digest := p.Event.Aggregate.Lane(), p.Event.Aggregate.Digest()
+	lane, digest := p.Lane, p.Event.Aggregate.Digest()
 	if !st.leased[lane] {
 		return row, false, fmt.Errorf("event %s: its lane %d is not among the settlement's leases", p.Event.Key, lane)
 	}

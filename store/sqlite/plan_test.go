@@ -29,7 +29,7 @@ func TestNoStatementOfTheHotPathsScansATableOrSortsABacklog(t *testing.T) {
 	must(t, err)
 	for _, name := range []string{
 		"InsertEvent", "NextDue", "ClaimLanes", "DueLanes", "DueAggregates", "ClaimQueue", "DueDelayed", "PromoteDelayed", "DeleteDelayed",
-		"LeasesStand", "DeletePending", "DeleteWaiting", "PendingToWaiting", "WaitingFailed", "BuryPending", "BuryWaiting", "BlockWaiting",
+		"LeasesStand", "DeletePending", "DeleteWaiting", "WaitingAggregates", "PendingAggregate", "WaitingAggregate", "PendingToWaiting", "WaitingFailed", "BuryPending", "BuryWaiting", "BlockWaiting",
 		"UnblockEmpty", "QueueGoesOn", "InsertMark", "FindMark", "DeleteMark", "RaiseVersion", "AnyBlocked", "BlockedOf", "EnqueueMessage",
 		"EnqueueHead", "MessageFailed", "FindPosition", "HeadPosition", "DeleteMessage", "UnblockConsumer", "ConsumerGoesOn", "DueQueues",
 		"ReadQueue", "AddCall", "NextCall", "ClaimExpiredCalls", "ClaimWaitingCalls", "FinishCall", "FindRequest", "RecordRequest",

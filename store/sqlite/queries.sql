@@ -30,7 +30,8 @@ SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = 
 -- name: ClaimLanes
 -- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding
 -- it touches the index only. MATERIALIZED: computed once a lane, not once a row. Column 2 is flags: 1, the lane has more;
--- 2, the event's aggregate is blocked, which is asked for each event only when any aggregate is (that is found out once).
+-- 2, the event's aggregate is blocked, which is asked for each event only when any aggregate is (that is found out once);
+-- the rest is the lane.
 -- The texts come as one, because each column costs the driver several calls; no valid text has the separator in it.
 WITH RECURSIVE
     pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
@@ -39,7 +40,7 @@ WITH RECURSIVE
        SELECT pending.lane, (SELECT s.seq FROM outbox_pending AS s WHERE s.lane = pending.lane ORDER BY s.seq LIMIT 1 OFFSET ?2)
          FROM pending WHERE (?1 >> pending.lane) & 1)
 SELECT p.seq,
-       (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
+       4 * bound.lane + (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
             THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest) ELSE 0 END,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.payload,
        concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers)
@@ -102,6 +103,16 @@ SELECT p.seq, p.event_id, ?2, e.aggregate_digest
   FROM json_each(?1) AS j
  CROSS JOIN outbox_pending AS p ON p.seq = j.value
  CROSS JOIN outbox_event AS e ON e.id = p.event_id
+
+-- name: WaitingAggregates
+-- Digests are those of the rows, so that a row to which another program gave a wrong one is in one queue all the same.
+SELECT aggregate_digest FROM outbox_waiting WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: PendingAggregate
+SELECT e.aggregate_digest, e.lane FROM outbox_pending AS p CROSS JOIN outbox_event AS e ON e.id = p.event_id WHERE p.seq = ?
+
+-- name: WaitingAggregate
+SELECT w.aggregate_digest, e.lane FROM outbox_waiting AS w CROSS JOIN outbox_event AS e ON e.id = w.event_id WHERE w.seq = ?
 
 -- name: WaitingFailed
 UPDATE outbox_waiting SET attempts = ? WHERE seq = ?

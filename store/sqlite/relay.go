@@ -107,7 +107,7 @@ func (c *claiming) pending(conn *cachingConn) error {
 			return err
 		}
 		c.result.More = c.result.More || flags&1 != 0
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Event: event, Held: flags&2 != 0})
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Lane: convergo.Lane(flags >> 2), Event: event, Held: flags&2 != 0})
 		return nil
 	}, c.lanes, int64(c.perLane))
 }
@@ -147,7 +147,7 @@ func (c *claiming) queues(conn *cachingConn) error {
 				c.result.More = true
 				break
 			}
-			if room, err = c.queue(conn, a, room); err != nil {
+			if room, err = c.queue(conn, convergo.Lane(lane), a, room); err != nil {
 				return err
 			}
 		}
@@ -157,7 +157,7 @@ func (c *claiming) queues(conn *cachingConn) error {
 
 // queue reads the waiting events of one aggregate, and returns the room that is left. One that has failed before comes
 // alone, so that the others do not fail with it.
-func (c *claiming) queue(conn *cachingConn, aggregate []byte, room int) (int, error) {
+func (c *claiming) queue(conn *cachingConn, lane convergo.Lane, aggregate []byte, room int) (int, error) {
 	alone := false
 	err := conn.each(context.Background(), c.store.sql.Get("ClaimQueue"), func(v []driver.Value) error {
 		if alone {
@@ -172,7 +172,8 @@ func (c *claiming) queue(conn *cachingConn, aggregate []byte, room int) (int, er
 			return err
 		}
 		attempts := int(integer(v[1]))
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: integer(v[0]), Event: event, Attempts: attempts, Queued: true})
+		c.result.Events = append(c.result.Events,
+			relay.Pending{Seq: integer(v[0]), Lane: lane, Event: event, Attempts: attempts, Queued: true})
 		room--
 		alone = attempts > 0
 		return nil

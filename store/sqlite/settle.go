@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -45,8 +47,8 @@ type settling struct {
 	sent    []byte // JSON arrays of seq
 	queued  []byte
 	aside   []byte
+	waits   []byte // put aside now or before
 	touched []byte // JSON array of digests: aggregates whose queue may have changed
-	last    convergo.Digest
 }
 
 // plan builds the lists outside the transaction, and checks that every event's lane is leased.
@@ -59,40 +61,36 @@ func (st *settling) plan() error {
 		leased[l.Lane] = true
 	}
 	st.leases = leasesText(st.set.Leases)
-	visit := func(p *relay.Pending) (convergo.Digest, error) {
-		digest := p.Event.Aggregate.Digest()
-		if lane := laneOf(digest); !leased[lane] {
-			return digest, fmt.Errorf("event %s: its lane %d is not among the settlement's leases", p.Event.Key, lane)
+	visit := func(p *relay.Pending) error {
+		if p.Lane >= convergo.Lanes || !leased[p.Lane] {
+			return fmt.Errorf("event %s: its lane %d is not among the settlement's leases", p.Event.Key, p.Lane)
 		}
-		return digest, nil
+		return nil
 	}
 	for i := range st.set.Sent {
 		p := &st.set.Sent[i]
-		digest, err := visit(p)
-		switch {
-		case err != nil:
+		if err := visit(p); err != nil {
 			return err
-		case p.Queued:
+		}
+		if p.Queued {
 			st.queued = appendID(st.queued, p.Seq)
-			st.touch(digest)
-		default:
+		} else {
 			st.sent = appendID(st.sent, p.Seq)
 		}
 	}
 	for i := range st.set.Aside {
 		p := &st.set.Aside[i]
-		digest, err := visit(p)
-		if err != nil {
+		if err := visit(p); err != nil {
 			return err
 		}
 		if !p.Queued { // a queued one is where it belongs
 			st.aside = appendID(st.aside, p.Seq)
 		}
-		st.touch(digest)
+		st.waits = appendID(st.waits, p.Seq)
 	}
 	for _, list := range [][]relay.Failure{st.set.Failed, st.set.Dead} {
 		for i := range list {
-			if _, err := visit(&list[i].Pending); err != nil {
+			if err := visit(&list[i].Pending); err != nil {
 				return err
 			}
 		}
@@ -100,12 +98,37 @@ func (st *settling) plan() error {
 	return nil
 }
 
-// touch notes an aggregate once in a row; a digest that is there twice does no harm.
-func (st *settling) touch(d convergo.Digest) {
-	if len(st.touched) == 0 || d != st.last {
-		st.touched = appendDigest(st.touched, d)
-		st.last = d
+// touch notes the aggregates of waiting rows. Digests are read from the rows, never computed: see WaitingAggregates.
+func (st *settling) touch(seqs []byte) error {
+	digests, err := list(st.ctx, st.tx, func(rows *sql.Rows) (d []byte, err error) { return d, rows.Scan(&d) },
+		st.store.sql.Get("WaitingAggregates"), string(seqs))
+	if err != nil {
+		return fmt.Errorf("WaitingAggregates: %w", st.store.explain(err))
 	}
+	seen := make(map[convergo.Digest]bool, len(digests))
+	for _, bytes := range digests {
+		if d := convergo.Digest(bytes); !seen[d] {
+			seen[d] = true
+			st.touched = appendDigest(st.touched, d)
+		}
+	}
+	return nil
+}
+
+// row is the aggregate's digest and lane in the event's row; found is false when the event is not where it was claimed.
+func (st *settling) row(p *relay.Pending) (digest []byte, lane int64, found bool, err error) {
+	statement := "PendingAggregate"
+	if p.Queued {
+		statement = "WaitingAggregate"
+	}
+	err = st.tx.QueryRowContext(st.ctx, st.store.sql.Get(statement), p.Seq).Scan(&digest, &lane)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, 0, false, nil
+	}
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("%s: %w", statement, st.store.explain(err))
+	}
+	return digest, lane, true, nil
 }
 
 func (st *settling) exec(name string, args ...any) (int64, error) {
@@ -115,6 +138,11 @@ func (st *settling) exec(name string, args ...any) (int64, error) {
 func (st *settling) run() error {
 	if err := st.stand(); err != nil {
 		return err
+	}
+	if len(st.queued) > 0 {
+		if err := st.touch(st.queued); err != nil {
+			return err
+		}
 	}
 	for _, step := range []struct {
 		name string
@@ -130,6 +158,11 @@ func (st *settling) run() error {
 			continue
 		}
 		if _, err := st.exec(step.name, append([]any{string(step.list)}, step.args...)...); err != nil {
+			return err
+		}
+	}
+	if len(st.waits) > 0 {
+		if err := st.touch(st.waits); err != nil {
 			return err
 		}
 	}
@@ -161,6 +194,10 @@ func (st *settling) stand() error {
 }
 
 func (st *settling) bury(f *relay.Failure) error {
+	digest, lane, found, err := st.row(&f.Pending)
+	if err != nil || !found {
+		return err
+	}
 	hold := int64(0)
 	if st.set.HoldAggregate {
 		hold = 1
@@ -170,20 +207,17 @@ func (st *settling) bury(f *relay.Failure) error {
 	if f.Queued {
 		from, remove = "BuryWaiting", "DeleteWaiting"
 	}
-	moved, err := st.exec(from, f.Seq, hold, attempts, st.now, clip(f.Place), reason)
-	if err != nil || moved == 0 {
+	if _, err = st.exec(from, f.Seq, hold, attempts, st.now, clip(f.Place), reason); err != nil {
 		return err
 	}
 	if _, err = st.exec(remove, string(appendID(nil, f.Seq))); err != nil {
 		return err
 	}
-	digest := f.Event.Aggregate.Digest()
-	st.touch(digest)
+	st.touched = appendDigest(st.touched, convergo.Digest(digest))
 	if !st.set.HoldAggregate {
 		return nil
 	}
-	_, err = st.exec("HoldAggregate", digest[:], int64(laneOf(digest)), f.Event.Aggregate.Type, f.Event.Aggregate.ID,
-		attempts, st.now, reason, st.now)
+	_, err = st.exec("HoldAggregate", digest, lane, f.Event.Aggregate.Type, f.Event.Aggregate.ID, attempts, st.now, reason, st.now)
 	return err
 }
 
@@ -220,19 +254,21 @@ func (st *settling) failed() error {
 	return nil
 }
 
-func (st *settling) fail(f *relay.Failure) (err error) {
-	var moved int64
-	attempts := int64(f.Attempts + 1)
-	if f.Queued {
-		moved, err = st.exec("WaitingFailed", attempts, f.Seq)
-	} else if moved, err = st.exec("PendingToWaiting", string(appendID(nil, f.Seq)), attempts); err == nil && moved > 0 {
-		_, err = st.exec("DeletePending", string(appendID(nil, f.Seq)))
-	}
-	if err != nil || moved == 0 {
+func (st *settling) fail(f *relay.Failure) error {
+	digest, lane, found, err := st.row(&f.Pending)
+	if err != nil || !found {
 		return err
 	}
-	digest := f.Event.Aggregate.Digest()
-	_, err = st.exec("BlockAggregate", digest[:], int64(laneOf(digest)), f.Event.Aggregate.Type, f.Event.Aggregate.ID,
+	attempts := int64(f.Attempts + 1)
+	if f.Queued {
+		_, err = st.exec("WaitingFailed", attempts, f.Seq)
+	} else if _, err = st.exec("PendingToWaiting", string(appendID(nil, f.Seq)), attempts); err == nil {
+		_, err = st.exec("DeletePending", string(appendID(nil, f.Seq)))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = st.exec("BlockAggregate", digest, lane, f.Event.Aggregate.Type, f.Event.Aggregate.ID,
 		attempts, convergo.Micros(f.Next), clip(f.Error), st.now)
 	return err
 }
