@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -78,6 +79,20 @@ func (p *running) end(code int) {
 	if p.code != code {
 		p.t.Errorf("the platform ended with %d, want %d: %s", p.code, code, p.err.String())
 	}
+	keepsSecrets(p.t, p.secrets, p.out.String()+p.err.String())
+}
+
+// keepsSecrets fails when a text, such as a log, tells a secret or a token.
+func keepsSecrets(t *testing.T, s secrets, text string) {
+	t.Helper()
+	for what, secret := range map[string]string{
+		"the operator key": s.OperatorKey, "the session secret": s.SessionSecret, "the channel secret": strings.TrimPrefix(s.ChannelSecret, "whsec_"),
+		"a session": "cs1.", "a client token": "ct1.", "a bearer": "Bearer ",
+	} {
+		if i := strings.Index(text, secret); i >= 0 && secret != "" {
+			t.Errorf("the output tells %s: …%s", what, text[max(0, i-200):i])
+		}
+	}
 }
 
 // answer is what came back.
@@ -118,22 +133,28 @@ func (a answer) into(t *testing.T, status int, v any) {
 // send makes a request as it is told. headers come in pairs of name and value.
 func (p *running) send(method, path string, body io.Reader, headers ...string) answer {
 	p.t.Helper()
-	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, body)
+	a, err := p.try(method, path, body, headers...)
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	return a
+}
+
+// try is send to a platform that may be gone.
+func (p *running) try(method, path string, body io.Reader, headers ...string) (answer, error) {
+	r, err := http.NewRequest(method, p.url+path, body)
+	if err != nil {
+		return answer{}, err
 	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
 	res, err := p.client.Do(r)
 	if err != nil {
-		p.t.Fatal(err)
+		return answer{}, err
 	}
 	text, err := io.ReadAll(res.Body)
-	if closing := res.Body.Close(); err != nil || closing != nil {
-		p.t.Fatal(err, closing)
-	}
-	return answer{res.StatusCode, res.Header, text}
+	return answer{res.StatusCode, res.Header, text}, errors.Join(err, res.Body.Close())
 }
 
 // call makes a request with a bearer token, a JSON body and, when it is a POST with a key, an Idempotency-Key.
@@ -224,8 +245,10 @@ func (p *running) pay(bearer, no string) {
 	var i struct {
 		Link string `json:"cashier_url"`
 	}
+	tried := 0
 	eventually(p.t, 10*time.Second, "the payment service knows the order", func() bool {
-		a := p.call(http.MethodPost, "/payments/intents", bearer, "intent:"+no, map[string]string{"order_no": no, "channel": channelName})
+		tried++ // with a new key each time: that it is not known is an answer, too
+		a := p.call(http.MethodPost, "/payments/intents", bearer, fmt.Sprintf("intent:%s:%d", no, tried), map[string]string{"order_no": no, "channel": channelName})
 		if a.status == http.StatusNotFound {
 			return false
 		}

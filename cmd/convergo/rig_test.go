@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -111,5 +112,40 @@ func refused(t *testing.T, code int, says []string, args ...string) {
 	}
 	if lines := strings.Count(r.err.String(), "\n"); lines > 3 {
 		t.Errorf("%v: says too much:\n%s", args, r.err.String())
+	}
+}
+
+// finished is a run of the program as a child.
+type finished struct {
+	out, err string
+	code     int
+}
+
+func runChild(ctx context.Context, t *testing.T, args ...string) *finished {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, programFile(t), args...)
+	var out, text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &text
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return &finished{out.String(), text.String(), cmd.ProcessState.ExitCode()}
+}
+
+func textOf(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
