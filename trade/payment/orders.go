@@ -129,6 +129,9 @@ func (s *Service) closeTrade(ctx context.Context, c outside.Claimed) ([]byte, er
 		return nil, err
 	}
 	t, err := api.Trade(ctx, p.TradeNo)
+	if err == nil && t.TradeNo != p.TradeNo {
+		return nil, fmt.Errorf("ask for trade %s: the channel answers about %q", p.TradeNo, t.TradeNo)
+	}
 	if err == nil && t.State == channel.TradePaid {
 		return json.Marshal(channel.Closed{Paid: true, Trade: t})
 	}
@@ -138,6 +141,9 @@ func (s *Service) closeTrade(ctx context.Context, c outside.Claimed) ([]byte, er
 	closed, err := api.Close(ctx, p.TradeNo)
 	if err != nil {
 		return nil, fmt.Errorf("close trade %s: %s", p.TradeNo, err.Error())
+	}
+	if closed.Trade.TradeNo != p.TradeNo {
+		return nil, fmt.Errorf("close trade %s: the channel answers about %q", p.TradeNo, closed.Trade.TradeNo)
 	}
 	return json.Marshal(closed)
 }

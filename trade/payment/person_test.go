@@ -1,6 +1,7 @@
 package payment_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -160,4 +161,72 @@ func TestABuyerIsNotToldWhyTheChannelRefusedTheShop(t *testing.T) {
 	if v := r.view("O-1"); !strings.Contains(v.Refunds[0].Reason, "no balance left") {
 		t.Errorf("the operator sees %+v", v.Refunds)
 	}
+}
+
+// lying is a channel whose answers are about something else than what it was asked.
+type lying struct {
+	payment.API
+	refund func(channel.Refund) channel.Refund
+	trade  func(channel.Trade) channel.Trade
+}
+
+func (l lying) Refund(ctx context.Context, r channel.RefundRequest) (channel.Refund, error) {
+	done, err := l.API.Refund(ctx, r)
+	if l.refund != nil {
+		done = l.refund(done)
+	}
+	return done, err
+}
+
+func (l lying) RefundStatus(ctx context.Context, no string) (channel.Refund, error) {
+	done, err := l.API.RefundStatus(ctx, no)
+	if l.refund != nil && err == nil {
+		done = l.refund(done)
+	}
+	return done, err
+}
+
+func (l lying) Trade(ctx context.Context, no string) (channel.Trade, error) {
+	t, err := l.API.Trade(ctx, no)
+	if l.trade != nil && err == nil {
+		t = l.trade(t)
+	}
+	return t, err
+}
+
+func TestARefundOfAnotherAmountOrNumberIsNotTakenForOurs(t *testing.T) {
+	for name, lie := range map[string]func(channel.Refund) channel.Refund{
+		"less": func(r channel.Refund) channel.Refund { r.Amount--; return r }, "another currency": func(r channel.Refund) channel.Refund { r.Currency = "USD"; return r },
+		"another number": func(r channel.Refund) channel.Refund { r.RefundNo = "RF-0"; return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.paid("O-1", 100)
+			honest := r.wire.API
+			r.wire.API = lying{API: honest, refund: lie}
+			r.refund("O-1", "RF-1", 40)
+			r.RunCalls()
+			r.wantEvents(map[string]int{trade.PaymentRefunded: 0, trade.PaymentRefundFailed: 0})
+			if v := r.view("O-1"); v.RefundReserved != 40 || v.Refunded != 0 {
+				t.Errorf("%+v", v)
+			}
+			r.wire.API = honest
+			r.settle()
+			r.wantEvents(map[string]int{trade.PaymentRefunded: 1})
+		})
+	}
+}
+
+func TestATradeOfAnotherNumberPaysNothing(t *testing.T) {
+	r := newRig(t)
+	r.payable("O-1", 100)
+	r.buy(r.intent("O-1"), simulate.PayOptions{})
+	honest := r.wire.API
+	r.wire.API = lying{API: honest, trade: func(n channel.Trade) channel.Trade { n.TradeNo = "O-2-1"; return n }}
+	r.closing("O-1")
+	r.RunCalls()
+	r.wantState("O-1", "CLOSING")
+	r.wire.API = honest
+	r.settle()
+	r.wantState("O-1", "PAID")
 }

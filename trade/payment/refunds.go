@@ -143,7 +143,7 @@ func (s *Service) sendRefund(ctx context.Context, c outside.Claimed) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	return refundResult(done)
+	return refundResult(r.request(), done)
 }
 
 // askEarlier asks the channel about the keys of the attempts before, of which it said that it did not and would not make
@@ -159,7 +159,7 @@ func (s *Service) askEarlier(ctx context.Context, api API, r refundCall) (result
 		case err != nil: // without its verdict: that a question is refused says nothing about the refund
 			return nil, outside.NotSent(fmt.Errorf("ask about refund %s: %s", earlier.attemptKey(), err.Error()))
 		}
-		if result, err = refundResult(done); err != nil {
+		if result, err = refundResult(earlier.request(), done); err != nil {
 			return nil, outside.NotSent(err)
 		}
 		return result, nil
@@ -180,11 +180,17 @@ func (s *Service) askRefund(ctx context.Context, c outside.Claimed) (result []by
 	if err != nil {
 		return nil, false, err
 	}
-	result, err = refundResult(done)
+	result, err = refundResult(r.request(), done)
 	return result, err == nil, err
 }
 
-func refundResult(r channel.Refund) ([]byte, error) {
+// refundResult is the channel's answer about one of r's attempts, which must be about what was asked: a number that the channel
+// knows with another amount is not our refund.
+func refundResult(asked channel.RefundRequest, r channel.Refund) ([]byte, error) {
+	if r.RefundNo != asked.RefundNo || r.Amount != asked.Amount || r.Currency != asked.Currency {
+		return nil, fmt.Errorf("refund %s over %d %s: the channel answers about %q over %d %q; ask the channel", asked.RefundNo, asked.Amount,
+			asked.Currency, r.RefundNo, r.Amount, r.Currency)
+	}
 	if r.State != channel.RefundSucceeded && r.State != channel.RefundFailed {
 		return nil, fmt.Errorf("refund %s is %q: %w", r.RefundNo, r.State, errRefundProcessing)
 	}
