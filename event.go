@@ -47,9 +47,12 @@ type Event struct {
 	Version int64
 	Payload []byte
 	Headers map[string]string
-	// DeliverAt delays the event: it is not sent before this time. Zero means at once.
+	// DeliverAt delays the event: it is not sent before this time, and takes its place among its aggregate's events then. Zero
+	// and the past mean at once. A consumer that refuses stale versions drops it if later versions came before its time, unless
+	// its Version is 0.
 	DeliverAt time.Time
-	// MaxAttempts is how often it is tried before it is dead; 0 means the relay's default for the topic.
+	// MaxAttempts is how often sending it is tried before it is dead; 0 means the relay's default for the topic. It does not
+	// travel: how often a consumer tries is the consumer's affair.
 	MaxAttempts int
 	// CreatedAt is when it was written, UTC with microseconds. The outbox sets it when zero.
 	CreatedAt time.Time

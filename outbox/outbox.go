@@ -104,6 +104,9 @@ func (o *Outbox[TX]) prepare(events []convergo.Event) ([]convergo.Event, error) 
 		if e.CreatedAt.IsZero() {
 			e.CreatedAt = now
 		}
+		if !e.DeliverAt.After(now) { // nothing is left to wait for, and a delay would cost the event its place in the order
+			e.DeliverAt = time.Time{}
+		}
 		e.CreatedAt = micro(e.CreatedAt)
 		e.DeliverAt = micro(e.DeliverAt)
 		if err := e.Validate(); err != nil {

@@ -211,6 +211,28 @@ func TestDefaultsAreFilledAndTheCallersEventIsNotChanged(t *testing.T) {
 	}
 }
 
+// Kept as delayed, it would join its lane after what was added later.
+func TestAnEventWhoseTimeHasComeKeepsItsPlace(t *testing.T) {
+	store := memory.New()
+	now := time.Now()
+	box := outbox.New(store, outbox.Config{Now: func() time.Time { return now }})
+	past, present := paid("O-1", 1), paid("O-1", 2)
+	past.DeliverAt, present.DeliverAt = now.Add(-time.Hour), now
+	err := store.Update(t.Context(), func(ctx context.Context, tx *memory.Tx) error {
+		return box.Add(ctx, tx, past, present, paid("O-1", 3))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var versions []int64
+	for _, e := range pending(t, store) {
+		versions = append(versions, e.Version)
+	}
+	if !slices.Equal(versions, []int64{1, 2, 3}) {
+		t.Errorf("versions %v, want them in the order of Add", versions)
+	}
+}
+
 var uuid7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
 // ids adds n events and returns their message ids in order.
