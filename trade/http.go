@@ -109,13 +109,74 @@ func APIConfig(version string, log *slog.Logger) huma.Config {
 	}
 }
 
-// documentProblems has the OpenAPI document describe errors as what they are: Problems.
+// documentProblems has the OpenAPI document name the errors that an operation can answer with, and describe them as what they
+// are: Problems. What only some operations answer is in their Errors.
 func documentProblems(api *huma.OpenAPI, op *huma.Operation) {
-	for _, response := range op.Responses {
-		if media := response.Content[problemType]; media != nil {
-			media.Schema = api.Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
+	problem := func() map[string]*huma.MediaType {
+		schema := api.Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "Problem")
+		return map[string]*huma.MediaType{problemType: {Schema: schema}}
+	}
+	delete(op.Responses, "default")
+	for _, status := range possibleErrors(op) {
+		if key := strconv.Itoa(status); op.Responses[key] == nil {
+			op.Responses[key] = &huma.Response{}
 		}
 	}
+	for key, response := range op.Responses {
+		status, _ := strconv.Atoi(key)
+		if status < http.StatusBadRequest {
+			continue
+		}
+		response.Content = problem()
+		if response.Description == "" || response.Description == http.StatusText(status) {
+			response.Description = errorMeaning(status)
+		}
+	}
+}
+
+// possibleErrors are those that the platform itself answers with in front of every operation of the kind.
+func possibleErrors(op *huma.Operation) []int {
+	errs := []int{http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError}
+	signedIn := op.Security == nil || len(op.Security) > 0
+	if signedIn {
+		errs = append(errs, http.StatusUnauthorized, http.StatusForbidden)
+	}
+	if strings.Contains(op.Path, "{") {
+		errs = append(errs, http.StatusNotFound)
+	}
+	if op.Method == http.MethodPost {
+		errs = append(errs, http.StatusBadRequest, http.StatusRequestEntityTooLarge)
+		if signedIn { // has an Idempotency-Key
+			errs = append(errs, http.StatusConflict)
+		}
+	}
+	return errs
+}
+
+func errorMeaning(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "The request cannot be read, or its Idempotency-Key is missing or malformed."
+	case http.StatusUnauthorized:
+		return "No valid authentication came with it."
+	case http.StatusForbidden:
+		return "It is not the caller's to do."
+	case http.StatusNotFound:
+		return "There is no such thing, or it is not the caller's."
+	case http.StatusConflict:
+		return "The thing's state does not allow it, or a request with the same Idempotency-Key is running: then wait and repeat it unchanged."
+	case http.StatusGone:
+		return "It has expired."
+	case http.StatusRequestEntityTooLarge:
+		return "The body is too long."
+	case http.StatusUnprocessableEntity:
+		return "A value cannot be accepted (see field and errors), or the Idempotency-Key belongs to other content."
+	case http.StatusTooManyRequests:
+		return "Too many requests: wait as Retry-After says."
+	case http.StatusInternalServerError:
+		return "Something went wrong on our side and nothing was changed; the same Idempotency-Key may be used again."
+	}
+	return http.StatusText(status)
 }
 
 // documentKey has the OpenAPI document say that POSTs need an Idempotency-Key, also where the handler does not look at it.

@@ -18,6 +18,7 @@ func (s *Service) notifyRoute(api huma.API) {
 		Summary: "A notice of a payment channel, signed by Standard Webhooks 1.0",
 		Description: "204: recorded; stop repeating. 401: the signature does not fit; nothing was written. 400: signed, but cannot be read in " +
 			"exactly one way; nothing was written. A payment that fits no order is recorded and answered with 204 as well.",
+		Errors:        []int{http.StatusUnauthorized},
 		DefaultStatus: http.StatusNoContent, MaxBodyBytes: MaxNotice, Security: []map[string][]string{},
 	}, s.notify)
 }
