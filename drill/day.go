@@ -75,6 +75,18 @@ type Return struct {
 	Quantity int64
 }
 
+// returnsAll: the order ends REFUNDED. Returning some pieces of an order that has no others is returning all of it.
+func (o Order) returnsAll() bool {
+	var back, pieces int64
+	for _, l := range o.Lines {
+		pieces += l.Quantity
+	}
+	for _, r := range o.Return {
+		back += r.Quantity
+	}
+	return o.Behaviour == Returns || (back > 0 && back == pieces)
+}
+
 // Amount of the order before coupon and points, in minor units.
 func (o Order) Amount() int64 {
 	var sum int64
@@ -149,6 +161,7 @@ func (g *generator) order(i int, at time.Time) Order {
 		o.Points = int64(g.IntN(1_500) + 1)
 	}
 	if o.Behaviour == ReturnsSome {
+		o.Lines[0].Quantity++ // so that something stays
 		o.Return = []Return{{Line: 0, Quantity: 1}}
 	}
 	return o

@@ -152,7 +152,7 @@ func (s *Shop) anOpenOne() string {
 
 // final: a returned order is COMPLETED only until its refund overtakes it.
 func final(status string, o Order) bool {
-	return status == "CANCELED" || status == "REFUNDED" || (status == "COMPLETED" && o.Behaviour != Returns)
+	return status == "CANCELED" || status == "REFUNDED" || (status == "COMPLETED" && !o.returnsAll())
 }
 
 // Unexpected lists the orders whose final state does not fit what their buyer did.

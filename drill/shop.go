@@ -244,9 +244,9 @@ func (r Result) expected() bool {
 		return r.Status == "CANCELED"
 	case PaysLate, RacesTimeout:
 		return r.Status == "CANCELED" || r.Status == "COMPLETED"
-	case Returns:
-		return r.Status == "REFUNDED"
-	default:
-		return r.Status == "COMPLETED"
 	}
+	if r.Order.returnsAll() {
+		return r.Status == "REFUNDED"
+	}
+	return r.Status == "COMPLETED"
 }

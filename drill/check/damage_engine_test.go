@@ -10,7 +10,7 @@ func effectDamage() []damage {
 			`UPDATE inventory.stock SET on_hand = on_hand + 5 WHERE sku = :k`}},
 		{name: "row with another cause", equation: effectRows, pick: reserved, do: []string{`UPDATE inventory.stock_flow SET cause = 'OrderCreated:NO-SUCH' WHERE flow_key = :k`}},
 		{name: "effect of another order", equation: effectRows, pick: reserved, do: []string{`UPDATE inventory.effect SET order_no = 'NO-SUCH' WHERE effect_key = :k`}},
-		{name: "redeemed without an effect", equation: effectRows, pick: coupon, do: []string{`DELETE FROM coupon.effect WHERE order_no = :k AND kind = 'coupon.redeem'`}},
+		{name: "redeemed without an effect", equation: effectRows, pick: discounted, do: []string{`DELETE FROM coupon.effect WHERE order_no = :k AND kind = 'coupon.redeem'`}},
 		{name: "decided without an effect", equation: effectRows, pick: done, do: []string{`DELETE FROM risk.effect WHERE order_no = :k`}},
 		{name: "compensation of nothing", equation: compensations, pick: released, do: []string{`UPDATE inventory.effect SET reverses = 'RESERVE:NO-SUCH:X' WHERE effect_key = :k`}},
 		{name: "compensation of another order", equation: compensations, pick: released, do: []string{`UPDATE inventory.effect SET reverses = (SELECT effect_key FROM inventory.effect WHERE kind = 'stock.reserve' AND effect_key NOT IN (SELECT reverses FROM inventory.effect)

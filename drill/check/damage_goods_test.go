@@ -43,17 +43,17 @@ func goodsDamage() []damage {
 
 func loyaltyDamage() []damage {
 	return []damage{
-		{name: "coupon used twice for one order", equation: couponOrders, pick: coupon, do: []string{`INSERT INTO coupon.coupon_use SELECT use_key || ':2', code, biz_type, biz_id, 'mallory', amount, state, version, reason, created_at, updated_at
+		{name: "coupon used twice for one order", equation: couponOrders, pick: discounted, do: []string{`INSERT INTO coupon.coupon_use SELECT use_key || ':2', code, biz_type, biz_id, 'mallory', amount, state, version, reason, created_at, updated_at
 			FROM coupon.coupon_use WHERE biz_id = :k`}},
-		{name: "use missing", equation: couponOrders, pick: coupon, do: []string{`DELETE FROM coupon.coupon_use WHERE biz_id = :k`}},
+		{name: "use missing", equation: couponOrders, pick: discounted, do: []string{`DELETE FROM coupon.coupon_use WHERE biz_id = :k`}},
 		{name: "use of a canceled order still locked", equation: couponOrders, pick: `SELECT order_no FROM "order".orders WHERE status = 'CANCELED' AND coupon_code <> '' LIMIT 1`,
 			do: []string{`UPDATE coupon.coupon_use SET state = 'LOCKED' WHERE biz_id = :k`}},
 		{name: "use of a canceled order missing", equation: couponOrders, pick: `SELECT order_no FROM "order".orders WHERE status = 'CANCELED' AND coupon_code <> '' LIMIT 1`,
 			do: []string{`DELETE FROM coupon.coupon_use WHERE biz_id = :k`}},
 		{name: "not returned", equation: couponOrders, pick: `SELECT order_no FROM "order".orders WHERE status = 'REFUNDED' AND coupon_code <> '' LIMIT 1`,
 			do: []string{`UPDATE coupon.coupon_use SET state = 'REDEEMED' WHERE biz_id = :k`}},
-		{name: "use for an order without a coupon", equation: couponOrders, pick: coupon, do: []string{`UPDATE "order".orders SET coupon_code = '' WHERE order_no = :k`}},
-		{name: "another face value", equation: couponOrders, pick: coupon, do: []string{`UPDATE coupon.coupon_use SET amount = amount + 1 WHERE biz_id = :k`}},
+		{name: "use for an order without a coupon", equation: couponOrders, pick: discounted, do: []string{`UPDATE "order".orders SET coupon_code = '' WHERE order_no = :k`}},
+		{name: "another face value", equation: couponOrders, pick: discounted, do: []string{`UPDATE coupon.coupon_use SET amount = amount + 1 WHERE biz_id = :k`}},
 		{name: "counter off", equation: couponCount, do: []string{`UPDATE coupon.coupon SET redeemed = redeemed - 1 WHERE code = 'TEN-OFF'`}, want: "TEN-OFF"},
 		{name: "lock left", equation: couponCount, do: []string{`UPDATE coupon.coupon SET locked = 1 WHERE code = 'TEN-OFF'`}, want: "TEN-OFF"},
 		{name: "customer's counter off", equation: couponCount, pick: `SELECT user_id FROM coupon.coupon_user WHERE uses > 0 LIMIT 1`, do: []string{`UPDATE coupon.coupon_user SET uses = uses - 1 WHERE user_id = :k`}},

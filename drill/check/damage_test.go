@@ -64,20 +64,20 @@ const (
 
 // Rows that are damaged.
 const (
-	done     = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND payable > 0 AND refund_count = 0 LIMIT 1`
-	free     = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND payable = 0 LIMIT 1`
-	canceled = `SELECT o.order_no FROM "order".orders o JOIN inventory.stock_hold h ON h.order_no = o.order_no WHERE o.status = 'CANCELED' LIMIT 1`
-	refunded = `SELECT order_no FROM "order".orders WHERE status = 'REFUNDED' AND payable > 0 LIMIT 1`
-	aRefund  = `SELECT refund_no FROM "order".refund WHERE cash > 0 LIMIT 1`
-	applying = `SELECT transaction_id FROM payment.payment_receipt WHERE class = 'APPLY' LIMIT 1`
-	late     = `SELECT transaction_id FROM payment.payment_receipt WHERE class IN ('LATE', 'SECOND') LIMIT 1`
-	coupon   = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND coupon_code = 'TEN-OFF' LIMIT 1`
-	spender  = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND points_spent > 0 LIMIT 1`
-	reserved = `SELECT effect_key FROM inventory.effect WHERE kind = 'stock.reserve' LIMIT 1`
-	released = `SELECT effect_key FROM inventory.effect WHERE kind = 'stock.release' LIMIT 1`
-	paidSale = `SELECT journal_key FROM ledger.journal WHERE kind = 'ORDER_PAID' LIMIT 1`
-	anSKU    = `SELECT sku FROM inventory.stock WHERE sold > 1 LIMIT 1`
-	member   = `SELECT user_id FROM points.points_account WHERE balance > 1 LIMIT 1`
+	done       = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND payable > 0 AND refund_count = 0 LIMIT 1`
+	free       = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND payable = 0 LIMIT 1`
+	canceled   = `SELECT o.order_no FROM "order".orders o JOIN inventory.stock_hold h ON h.order_no = o.order_no WHERE o.status = 'CANCELED' LIMIT 1`
+	refunded   = `SELECT order_no FROM "order".orders WHERE status = 'REFUNDED' AND payable > 0 LIMIT 1`
+	aRefund    = `SELECT refund_no FROM "order".refund WHERE cash > 0 LIMIT 1`
+	applying   = `SELECT transaction_id FROM payment.payment_receipt WHERE class = 'APPLY' LIMIT 1`
+	late       = `SELECT transaction_id FROM payment.payment_receipt WHERE class IN ('LATE', 'SECOND') LIMIT 1`
+	discounted = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND coupon_code = 'TEN-OFF' LIMIT 1`
+	spender    = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND points_spent > 0 LIMIT 1`
+	reserved   = `SELECT effect_key FROM inventory.effect WHERE kind = 'stock.reserve' LIMIT 1`
+	released   = `SELECT effect_key FROM inventory.effect WHERE kind = 'stock.release' LIMIT 1`
+	paidSale   = `SELECT journal_key FROM ledger.journal WHERE kind = 'ORDER_PAID' LIMIT 1`
+	anSKU      = `SELECT sku FROM inventory.stock WHERE sold > 1 LIMIT 1`
+	member     = `SELECT user_id FROM points.points_account WHERE balance > 1 LIMIT 1`
 )
 
 func TestEachKindOfDamageIsNamed(t *testing.T) {
@@ -188,7 +188,7 @@ func orderDamage() []damage {
 		{name: "amounts differ", equation: refunds, pick: aRefund, do: []string{`UPDATE payment.payment_refund SET amount = amount + 1 WHERE refund_no = :k`}},
 		{name: "requested and forgotten", equation: refunds, pick: aRefund, do: []string{`UPDATE "order".refund SET status = 'REQUESTED' WHERE refund_no = :k`}},
 		{name: "failed on one side", equation: refunds, pick: aRefund, do: []string{`UPDATE payment.payment_refund SET state = 'FAILED' WHERE refund_no = :k`}},
-		{name: "line share off by one", equation: sums, pick: coupon, do: []string{`UPDATE "order".order_line SET coupon_share = coupon_share + 1 WHERE order_no = :k AND line_no = 1`}},
+		{name: "line share off by one", equation: sums, pick: discounted, do: []string{`UPDATE "order".order_line SET coupon_share = coupon_share + 1 WHERE order_no = :k AND line_no = 1`}},
 		{name: "shares moved between lines", equation: sums, pick: `SELECT order_no FROM "order".order_line WHERE payable > 1 GROUP BY order_no HAVING COUNT(*) > 1 LIMIT 1`,
 			do: []string{`UPDATE "order".order_line SET payable = payable + 1 WHERE order_no = :k AND line_no = 1`, `UPDATE "order".order_line SET payable = payable - 1 WHERE order_no = :k AND line_no = 2`}},
 		{name: "line missing", equation: sums, pick: done, do: []string{`DELETE FROM "order".order_line WHERE order_no = :k`}},
@@ -197,7 +197,7 @@ func orderDamage() []damage {
 		{name: "refunded pieces without a refund", equation: sums, pick: done, do: []string{`UPDATE "order".order_line SET refunded_quantity = 1 WHERE order_no = :k AND line_no = 1`}},
 		{name: "refund line off by one", equation: sums, pick: aRefund, do: []string{`UPDATE "order".refund_line SET cash = cash + 1 WHERE refund_no = :k AND line_no = 1`}},
 		{name: "refund without lines", equation: sums, pick: aRefund, do: []string{`DELETE FROM "order".refund_line WHERE refund_no = :k`}},
-		{name: "discount larger than the coupon", equation: sums, pick: coupon, do: []string{`UPDATE "order".orders SET coupon_total = coupon_total + 1, payable = payable - 1 WHERE order_no = :k`,
+		{name: "discount larger than the coupon", equation: sums, pick: discounted, do: []string{`UPDATE "order".orders SET coupon_total = coupon_total + 1, payable = payable - 1 WHERE order_no = :k`,
 			`UPDATE "order".order_line SET coupon_share = coupon_share + 1, payable = payable - 1 WHERE order_no = :k AND line_no = (SELECT MIN(line_no) FROM "order".order_line WHERE order_no = :k AND payable > 0)`}},
 		{name: "refunded with pieces left", equation: wholly, pick: refunded, do: []string{`UPDATE "order".order_line SET refunded_quantity = refunded_quantity - 1 WHERE order_no = :k AND line_no = 1`}},
 		{name: "refunding for ever", equation: wholly, pick: refunded, do: []string{`UPDATE "order".orders SET status = 'REFUNDING' WHERE order_no = :k`}},
@@ -223,7 +223,7 @@ func orderDamage() []damage {
 		{name: "refund state without history", equation: history, pick: aRefund, do: []string{`UPDATE "order".refund SET status = 'FAILED' WHERE refund_no = :k`}},
 		{name: "shipment state without history", equation: history, pick: done, do: []string{`UPDATE shipping.shipment SET state = 'DISPATCHED' WHERE order_no = :k`}},
 		{name: "stock state without history", equation: history, pick: canceled, do: []string{`UPDATE inventory.stock_order SET state = 'HELD' WHERE order_no = :k`}},
-		{name: "coupon state without history", equation: history, pick: coupon, do: []string{`UPDATE coupon.coupon_use SET state = 'LOCKED' WHERE biz_id = :k`}},
+		{name: "coupon state without history", equation: history, pick: discounted, do: []string{`UPDATE coupon.coupon_use SET state = 'LOCKED' WHERE biz_id = :k`}},
 		{name: "points state without history", equation: history, pick: spender, do: []string{`UPDATE points.points_order SET state = 'LOCKED' WHERE order_no = :k`}},
 		{name: "change without a cause", equation: changeCause, pick: done, do: []string{`UPDATE "order".machine_transition SET cause_key = '' WHERE entity_id = :k AND to_state = 'PAID'`}},
 		{name: "change because of nothing", equation: changeCause, pick: done, do: []string{`UPDATE shipping.machine_transition SET cause_key = 'OrderPaid:NO-SUCH' WHERE entity_id = :k AND to_state = 'BOOKING'`}},

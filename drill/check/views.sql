@@ -41,12 +41,15 @@ CREATE TEMP TABLE cause (name TEXT PRIMARY KEY) WITHOUT ROWID
 
 -- name: fill cause
 -- A cause is an event that some service wrote, a call that was made, a request that was recorded or a payment that was
--- received. A refund that gives no money back is finished by the request that asked for it.
+-- received. A refund that gives no money back is finished by the request that asked for it; an order
+-- whose reminder was late is closed by the sweep, after its time.
 INSERT OR IGNORE INTO cause SELECT name FROM (/*union:
   SELECT event_key AS name FROM SCHEMA.outbox_event UNION SELECT call_key FROM SCHEMA.outside_call
   UNION SELECT request_key FROM SCHEMA.idempotency_record UNION SELECT 'request:' || request_key FROM SCHEMA.idempotency_record*/)
   UNION SELECT channel || ':' || transaction_id FROM payment.payment_receipt
   UNION SELECT 'refund:' || refund_no FROM "order".refund WHERE cash = 0
+  UNION SELECT 'sweep:' || order_no FROM "order".orders WHERE reason = 'timeout' AND updated_at >= expires_at
+  UNION SELECT 'sweep:' || order_no FROM "order".orders WHERE updated_at >= expires_at
 
 -- name: paid
 CREATE TEMP VIEW paid AS SELECT * FROM "order".orders WHERE status IN ('PAID', 'SHIPPED', 'COMPLETED', 'REFUNDING', 'REFUNDED')
