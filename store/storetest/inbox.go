@@ -22,6 +22,7 @@ func inboxLaws[TX any]() []law[TX] {
 		{"a version not above the last marked one of its aggregate is stale, when asked", stale[TX]},
 		{"a failed message heads its queue", failedHeads[TX]},
 		{"redelivered messages are queued once", queuedOnce[TX]},
+		{"a key used again for another payload or aggregate waits apart, and neither is lost", sameKeyWaitsApart[TX]},
 		{"a head that has failed comes alone, then the others in order", headAlone[TX]},
 		{"queues of other aggregates and consumers do not wait", queuesApart[TX]},
 		{"what waits comes out byte for byte", queuedBytes[TX]},
@@ -266,6 +267,28 @@ func queuedOnce[TX any](r *rig[TX]) {
 	equalLists(r, "queue", queuedVersions(queues["1"]), 2)
 	r.dequeue(consumer, event(a, 2), 0)
 	equal(r, "blocked in the end", r.blocked(consumer, a), false)
+}
+
+// A producer's fault: which of them is a mismatch is found out when they are marked. Until then each has its own place.
+func sameKeyWaitsApart[TX any](r *rig[TX]) {
+	a, b := order("1"), order("2")
+	first, payload, aggregate := event(a, 1), event(a, 2), event(b, 3)
+	payload.Key, aggregate.Key = first.Key, first.Key
+	r.failMessage(consumer, first, 1, 0)
+	r.enqueue(consumer, payload)
+	r.failMessage(consumer, aggregate, 3, 0)
+	r.failMessage(consumer, first, 2, 0)
+	queues, _ := r.due(consumer, 0)
+	equalLists(r, "queue of the first", queuedVersions(queues["1"]), 1)
+	equal(r, "its attempts", queues["1"][0].Attempts, 2)
+	equalLists(r, "queue of the other aggregate", queuedVersions(queues["2"]), 3)
+	equal(r, "its attempts", queues["2"][0].Attempts, 3)
+	r.bury(consumer, first, 3, true)
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", r.base))
+	r.dequeue(consumer, first, 0)
+	queues, _ = r.due(consumer, 0)
+	equalLists(r, "then the other payload", queuedVersions(queues["1"]), 2)
+	equalLists(r, "queue of the other aggregate", queuedVersions(queues["2"]), 3)
 }
 
 func headAlone[TX any](r *rig[TX]) {
