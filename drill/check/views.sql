@@ -48,7 +48,6 @@ INSERT OR IGNORE INTO cause SELECT name FROM (/*union:
   UNION SELECT request_key FROM SCHEMA.idempotency_record UNION SELECT 'request:' || request_key FROM SCHEMA.idempotency_record*/)
   UNION SELECT channel || ':' || transaction_id FROM payment.payment_receipt
   UNION SELECT 'refund:' || refund_no FROM "order".refund WHERE cash = 0
-  UNION SELECT 'sweep:' || order_no FROM "order".orders WHERE reason = 'timeout' AND updated_at >= expires_at
   UNION SELECT 'sweep:' || order_no FROM "order".orders WHERE updated_at >= expires_at
 
 -- name: paid
