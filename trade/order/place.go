@@ -225,23 +225,18 @@ func (b placeBody) check() error {
 
 // price fixes the prices of the moment. What the products cost later does not touch the order.
 func (s *Service) price(ctx context.Context, tx convergo.Tx, b placeBody) (lines []trade.Line, total int64, err error) {
-	catalogue := map[string][]priceRow{}
+	type wanted struct{ sku, offer string }
+	catalogue := map[wanted]priceRow{}
 	for i, l := range b.Lines {
-		prices, known := catalogue[l.SKU]
+		field, want := fmt.Sprintf("body.lines[%d]", i), wanted{l.SKU, l.Offer}
+		p, known := catalogue[want]
 		if !known {
-			if prices, err = selectRows[priceRow](ctx, tx, s.sql.Get("PricesOfProduct"), l.SKU); err != nil {
+			if p, err = s.findPrice(ctx, tx, l, field); err != nil {
 				return nil, 0, err
 			}
-			catalogue[l.SKU] = prices
+			catalogue[want] = p
 		}
-		field := fmt.Sprintf("body.lines[%d]", i)
-		p := findOffer(prices, l.Offer)
-		switch {
-		case len(prices) == 0:
-			return nil, 0, trade.Invalid(field+".sku", "there is no product "+l.SKU, "use a SKU from the catalogue")
-		case p == nil:
-			return nil, 0, trade.Invalid(field+".offer", fmt.Sprintf("product %s has no offer %q", l.SKU, l.Offer), "see GET /products/"+l.SKU)
-		case p.Currency != b.Currency:
+		if p.Currency != b.Currency {
 			return nil, 0, trade.Invalid("body.currency", fmt.Sprintf("product %s is sold in %s, not in %s", l.SKU, p.Currency, b.Currency),
 				"order it in its own currency")
 		}
@@ -257,13 +252,21 @@ func (s *Service) price(ctx context.Context, tx convergo.Tx, b placeBody) (lines
 	return lines, total, nil
 }
 
-func findOffer(prices []priceRow, offer string) *priceRow {
-	for i := range prices {
-		if prices[i].Offer == offer {
-			return &prices[i]
+// findPrice reads one price; a product may have many offers. Every product has its standard price, by which one without the
+// offer is told from one that is not there.
+func (s *Service) findPrice(ctx context.Context, tx convergo.Tx, l placeLine, field string) (priceRow, error) {
+	for _, offer := range []string{l.Offer, ""} {
+		found, err := selectRows[priceRow](ctx, tx, s.sql.Get("FindPrice"), l.SKU, offer)
+		switch {
+		case err != nil:
+			return priceRow{}, err
+		case len(found) == 1 && offer == l.Offer:
+			return found[0], nil
+		case len(found) == 1:
+			return priceRow{}, trade.Invalid(field+".offer", fmt.Sprintf("product %s has no offer %q", l.SKU, l.Offer), "see GET /products/"+l.SKU)
 		}
 	}
-	return nil
+	return priceRow{}, trade.Invalid(field+".sku", "there is no product "+l.SKU, "use a SKU from the catalogue")
 }
 
 // digits in ASCII order, so that numbers sort as they were made; without those that are mistaken for others.

@@ -4,6 +4,9 @@ INSERT INTO product_price (sku, offer, currency, unit_price, updated_at) VALUES 
 -- name: UpdatePrice
 UPDATE product_price SET currency = ?, unit_price = ?, updated_at = ? WHERE sku = ? AND offer = ?
 
+-- name: FindPrice
+SELECT sku, offer, currency, unit_price, updated_at FROM product_price WHERE sku = ? AND offer = ?
+
 -- name: PricesOfProduct
 SELECT sku, offer, currency, unit_price, updated_at FROM product_price WHERE sku = ? ORDER BY offer
 
