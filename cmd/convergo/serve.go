@@ -16,7 +16,7 @@ import (
 	"github.com/convergo/convergo/retain"
 )
 
-// serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_SERVE_….
+// serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
 	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing."`
 	Addr     string   `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one."`
