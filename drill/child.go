@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -29,7 +30,8 @@ type Child struct {
 // Start starts the process and returns when it is ready to serve.
 func (c *Child) Start(ctx context.Context) error {
 	cmd := exec.Command(c.Program, c.Args...)
-	cmd.Stdout, cmd.Stderr = c.Output, c.Output
+	said := &tail{to: c.Output}
+	cmd.Stdout, cmd.Stderr = said, said // one and the same writer: os/exec then writes from one goroutine
 	dieWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the platform: %w", err)
@@ -54,9 +56,9 @@ func (c *Child) Start(ctx context.Context) error {
 		}
 		select {
 		case <-done:
-			return fmt.Errorf("the platform ended while it started: %s", cmd.ProcessState)
+			return fmt.Errorf("the platform ended while it started: %s: %s", cmd.ProcessState, said)
 		case <-ctx.Done():
-			return fmt.Errorf("the platform was not ready in time: %w", ctx.Err())
+			return fmt.Errorf("the platform was not ready in time: %w: %s", ctx.Err(), said)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -114,4 +116,34 @@ func (c *Child) Stop(timeout time.Duration) error {
 		return fmt.Errorf("the platform ended with %s", cmd.ProcessState)
 	}
 	return nil
+}
+
+// tail passes on what a process says and remembers the end of it, which usually tells why it ended.
+type tail struct {
+	to io.Writer // may be nil
+
+	mu  sync.Mutex
+	end []byte
+}
+
+const tailBytes = 1_000
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	t.end = append(t.end, p...)
+	t.end = t.end[max(0, len(t.end)-tailBytes):]
+	t.mu.Unlock()
+	if t.to == nil {
+		return len(p), nil
+	}
+	return t.to.Write(p)
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.end) == 0 {
+		return "it said nothing"
+	}
+	return strings.TrimSpace(string(t.end))
 }

@@ -279,10 +279,10 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 		return report
 	}
 	killing := make(chan error, 1)
-	day, endOfDay := context.WithCancel(ctx)
-	go func() { killing <- d.kill(day) }()
+	over := make(chan struct{})
+	go func() { killing <- d.kill(ctx, over) }()
 	wrong("buyers", d.shop.Run(ctx))
-	endOfDay()
+	close(over)
 	wrong("kill and restart", <-killing)
 	_ = d.bar.Finish()
 	wrong("convergence", d.shop.Settle(ctx, d.quiet))
@@ -301,17 +301,20 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 	return report
 }
 
-// kill kills the platform at random moments of the day and starts it again, and slips a poison event in.
-func (d *theDrill) kill(ctx context.Context) error {
+// kill kills the platform at random moments of the day and starts it again, and slips a poison event in. A day that is over
+// has reached every moment: its last buyers may have come to their end all at once.
+func (d *theDrill) kill(ctx context.Context, over <-chan struct{}) error {
 	random := rand.New(rand.NewPCG(d.Seed, 0x6b696c6c))
 	total := int64(len(d.shop.Day.Orders))
 	for i := range d.Kills + 1 {
 		// One moment in each part of the day; in the first part there is poison instead of a kill.
 		moment := (int64(i)*total + random.Int64N(total)) / int64(d.Kills+1)
-		for d.finished.Load() < moment {
+		for waiting := true; waiting && d.finished.Load() < moment; {
 			select {
 			case <-ctx.Done():
 				return nil
+			case <-over:
+				waiting = false
 			case <-time.After(time.Millisecond):
 			}
 		}

@@ -38,7 +38,7 @@ func Subscriptions() map[string][]string {
 		"inventory":    {"OrderCanceled", "OrderCreated", "OrderPaid", "OrderRefunded"},
 		"coupon":       {"OrderCanceled", "OrderCreated", "OrderPaid", "OrderRefunded"},
 		"points":       {"OrderCanceled", "OrderCreated", "OrderPaid", "OrderRefunded"},
-		"shipping":     {"OrderPaid", "OrderRefunded"},
+		"shipping":     {"OrderPaid", "OrderRefunded", "RefundApproved"},
 		"ledger":       {"OrderPaid", "OrderRefunded", "PaymentRefunded", "PointsGranted", "PointsReversed", "ReceiptRecorded", "ReceiptRefunded"},
 		"notification": {"OrderCanceled", "OrderPaid", "OrderRefunded", "OrderShipped"},
 		"risk":         {"OrderCreated"},

@@ -162,7 +162,7 @@ SELECT COUNT(*) FROM shipping.shipment
 SELECT o.order_no, 'order is ' || o.status || ' over ' || COALESCE(l.pieces, 0) || ' pieces, its shipment is ' || COALESCE(s.state || ' over ' || s.pieces || ' pieces', 'missing')
 FROM "order".orders o LEFT JOIN shipping.shipment s ON s.order_no = o.order_no
 LEFT JOIN (SELECT order_no, SUM(quantity) AS pieces FROM "order".order_line GROUP BY order_no) l ON l.order_no = o.order_no
-WHERE (o.status IN ('PAID','SHIPPED','COMPLETED','REFUNDING') AND (s.order_no IS NULL OR s.state IN ('CANCELED', 'FAILED')))
+WHERE (o.status IN ('PAID','SHIPPED','COMPLETED','REFUNDING') AND (s.order_no IS NULL OR (s.state IN ('CANCELED', 'FAILED') AND o.status <> 'REFUNDING')))
    OR (o.status = 'REFUNDED' AND COALESCE(s.state, 'FAILED') NOT IN ('DISPATCHED', 'DELIVERED', 'CANCELED'))
    OR (o.status IN ('CREATED','CLOSING','CANCELED') AND s.order_no IS NOT NULL)
    OR (o.status = 'SHIPPED' AND s.state NOT IN ('DISPATCHED','DELIVERED')) OR (o.status = 'COMPLETED' AND s.state <> 'DELIVERED')
