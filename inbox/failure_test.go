@@ -15,6 +15,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/store/memory"
 )
 
@@ -34,6 +35,50 @@ func TestAKeyUsedAgainForAnotherPayloadIsADeadLetterThatSaysSo(t *testing.T) {
 		same(t, "the aggregate goes on", s.log("O-1"), "[1 2]")
 		same(t, "duplicates", c.Stats().Duplicates, 0)
 	})
+}
+
+// open are the consumers' dead letters that wait for a person.
+func open(t *testing.T, s *store) []ops.DeadLetter {
+	t.Helper()
+	letters, err := s.DeadLetters(t.Context(), "", 100, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return letters
+}
+
+// The same while the first of the two still waits, or waits for a person: neither vanishes into the other.
+func TestAKeyUsedAgainWhileItsMessageWaitsIsADeadLetterToo(t *testing.T) {
+	for _, verdict := range []func(error) error{func(err error) error { return err }, convergo.Permanent} {
+		bubble(t, func(t *testing.T) {
+			s := newStore()
+			var sick atomic.Bool
+			sick.Store(true)
+			other := event("O-1", 1)
+			other.Payload = []byte("something else")
+			src := newSource(event("O-1", 1), other, event("O-1", 2))
+			running(t, s, src, inbox.Config{}, moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
+				if sick.Load() {
+					return verdict(errWeather)
+				}
+				return s.effect(ctx, tx, e)
+			}))
+			settle()
+			sick.Store(false)
+			for _, l := range open(t, s) {
+				if err := s.RedriveLetter(t.Context(), l.ID, "ann", time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass(time.Minute)
+			same(t, "applied", s.log("O-1"), "[1 2]")
+			dead := open(t, s)
+			if len(dead) != 1 || !strings.Contains(dead[0].Error, "another payload") || string(dead[0].Event.Payload) != "something else" {
+				t.Errorf("dead letters: %+v", dead)
+			}
+			same(t, "unacknowledged", src.unacked(), 0)
+		})
+	}
 }
 
 // Facts 3.6: later messages of a blocked key wait behind it and come out in order, others flow.

@@ -62,7 +62,8 @@ type Store[TX any] interface {
 type Parking[TX any] interface {
 	// Blocked tells which of the aggregates have a queue at this consumer.
 	Blocked(ctx context.Context, tx TX, consumer string, aggregates []convergo.Aggregate) (map[convergo.Aggregate]bool, error)
-	// Enqueue appends an event to its aggregate's queue; once per (consumer, key).
+	// Enqueue appends an event to its aggregate's queue; once per consumer and message. A message in a queue is known by its
+	// key, aggregate and payload together, here and below: one that has another's key is not taken for it.
 	Enqueue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
 	// Fail records a failed attempt: the event is (or becomes) the head of its aggregate's queue, due again at f.Next.
 	Fail(ctx context.Context, tx TX, consumer string, f Failure, now time.Time) error

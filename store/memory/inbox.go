@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -59,8 +60,7 @@ func (s *Store) Enqueue(ctx context.Context, tx *Tx, consumer string, event conv
 	if err := ready(ctx, tx, "enqueue"); err != nil {
 		return err
 	}
-	key := consumerKey{consumer, event.Key.Digest()}
-	if tx.now.inPlaces.has(key) {
+	if tx.now.inPlaces.has(messageKey(consumer, event)) {
 		return nil
 	}
 	tx.now.lastInPlace++
@@ -75,7 +75,7 @@ func (s *Store) Fail(ctx context.Context, tx *Tx, consumer string, f inbox.Failu
 		return err
 	}
 	digest := f.Event.Aggregate.Digest()
-	place, queued := tx.now.inPlaces.get(consumerKey{consumer, f.Event.Key.Digest()})
+	place, queued := tx.now.inPlaces.get(messageKey(consumer, f.Event))
 	row := inWaitingRow{event: copyEvent(f.Event), at: convergo.Micros(now)}
 	if queued {
 		row, _ = tx.now.inQueue.get(consumerPlace{consumer, digest, place})
@@ -107,12 +107,12 @@ func (tx *Tx) inHead(consumer string, aggregate convergo.Digest) (head consumerP
 
 func (tx *Tx) queueAt(consumer string, place int64, row inWaitingRow) {
 	tx.now.inQueue = tx.now.inQueue.put(consumerPlace{consumer, row.event.Aggregate.Digest(), place}, row)
-	tx.now.inPlaces = tx.now.inPlaces.put(consumerKey{consumer, row.event.Key.Digest()}, place)
+	tx.now.inPlaces = tx.now.inPlaces.put(messageKey(consumer, row.event), place)
 }
 
 // unqueue removes the event from its queue; place is 0 when it was in none.
 func (tx *Tx) unqueue(consumer string, event convergo.Event) (place int64) {
-	key := consumerKey{consumer, event.Key.Digest()}
+	key := messageKey(consumer, event)
 	place, queued := tx.now.inPlaces.get(key)
 	if queued {
 		tx.now.inPlaces = tx.now.inPlaces.del(key)
@@ -237,3 +237,9 @@ func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failu
 }
 
 func payloadDigest(e convergo.Event) convergo.Digest { return sha256.Sum256(e.Payload) }
+
+// messageKey is what a message is known by in the queues: key, aggregate and payload.
+func messageKey(consumer string, e convergo.Event) consumerKey {
+	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), payloadDigest(e)
+	return consumerKey{consumer, sha256.Sum256(slices.Concat(key[:], aggregate[:], payload[:]))}
+}

@@ -39,7 +39,7 @@ type state struct {
 	inBlocked   table[consumerKey, inBlockedRow]
 	inDue       table[consumerDue, none] // of those not held and not empty
 	inQueue     table[consumerPlace, inWaitingRow]
-	inPlaces    table[consumerKey, int64] // key digest → place in its queue
+	inPlaces    table[consumerKey, int64] // messageKey → place in its queue
 	inDead      table[string, inDeadRow]
 	lastInPlace int64
 	lastInDead  int64

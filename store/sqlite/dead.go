@@ -170,19 +170,19 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time)
 		if l.earlier.Valid {
 			return fmt.Errorf("dead letter %s: %w", l.earlier.String, ops.ErrEarlierDead)
 		}
+		payload := sha256.Sum256(l.payload)
 		if l.key != "" { // a redelivery of the same message may have queued behind it
-			if _, err := s.exec(ctx, tx, "DeleteMessage", l.consumer, l.keyDigest); err != nil {
+			if _, err := s.exec(ctx, tx, "DeleteMessage", l.consumer, l.keyDigest, l.digest, payload[:]); err != nil {
 				return err
 			}
 		}
-		queued, err := s.exec(ctx, tx, "RequeueLetter", id, convergo.Micros(now))
+		queued, err := s.exec(ctx, tx, "RequeueLetter", id, convergo.Micros(now), payload[:])
 		if err != nil {
 			return err
 		}
 		if queued == 0 {
 			return errors.New("another message without a key waits in the consumer's queue: wait until that one is through")
 		}
-		payload := sha256.Sum256(l.payload)
 		_, err = s.exec(ctx, tx, "DeleteMark", l.consumer, l.keyDigest, payload[:])
 		return err
 	})

@@ -101,10 +101,16 @@ func (s *Store) enqueue(
 	if err != nil {
 		return 0, err
 	}
-	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
+	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), sha256.Sum256(e.Payload)
 	return s.exec(ctx, tx, statement, consumer, key[:], aggregate[:], int64(attempts), lastError, convergo.Micros(now),
 		convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID,
-		string(e.Key), headers, notNil(e.Payload))
+		string(e.Key), headers, notNil(e.Payload), payload[:])
+}
+
+// messageKey is what a message is known by in inbox_waiting.
+func messageKey(consumer string, e *convergo.Event) []any {
+	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), sha256.Sum256(e.Payload)
+	return []any{consumer, key[:], aggregate[:], payload[:]}
 }
 
 // consumerGoesOn settles what becomes of an aggregate after its queue changed: with messages it is blocked, with none it is
@@ -136,8 +142,8 @@ func (s *Store) fail(ctx context.Context, tx convergo.Tx, consumer string, f *in
 		return err
 	}
 	if inserted == 0 {
-		key := f.Event.Key.Digest()
-		if _, err = s.exec(ctx, tx, "MessageFailed", int64(f.Attempts), clip(f.Error), consumer, key[:]); err != nil {
+		args := append([]any{int64(f.Attempts), clip(f.Error)}, messageKey(consumer, &f.Event)...)
+		if _, err = s.exec(ctx, tx, "MessageFailed", args...); err != nil {
 			return err
 		}
 	}
@@ -211,8 +217,7 @@ func (s *Store) queue(c *cachingConn, consumer string, aggregate []byte, most in
 
 // Dequeue implements inbox.Parking.
 func (s *Store) Dequeue(ctx context.Context, tx convergo.Tx, consumer string, event convergo.Event, now time.Time) error {
-	key := event.Key.Digest()
-	_, err := s.exec(ctx, tx, "DeleteMessage", consumer, key[:])
+	_, err := s.exec(ctx, tx, "DeleteMessage", messageKey(consumer, &event)...)
 	if err == nil {
 		err = s.consumerGoesOn(ctx, tx, consumer, event.Aggregate, now)
 	}
@@ -238,7 +243,7 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 		return err
 	}
 	if e.Key != "" {
-		if _, err = s.exec(ctx, tx, "DeleteMessage", consumer, key[:]); err != nil {
+		if _, err = s.exec(ctx, tx, "DeleteMessage", messageKey(consumer, e)...); err != nil {
 			return err
 		}
 		payload := sha256.Sum256(e.Payload)
@@ -269,9 +274,9 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 
 // position is where the message stands in its queue, or where it belongs when it is in none: it was the next to be applied.
 func (s *Store) position(ctx context.Context, tx convergo.Tx, consumer string, e *convergo.Event) (position int64, err error) {
-	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
-	err = tx.QueryRowContext(ctx, s.sql.Get("FindPosition"), consumer, key[:]).Scan(&position)
+	err = tx.QueryRowContext(ctx, s.sql.Get("FindPosition"), messageKey(consumer, e)...).Scan(&position)
 	if errors.Is(err, sql.ErrNoRows) {
+		aggregate := e.Aggregate.Digest()
 		err = tx.QueryRowContext(ctx, s.sql.Get("HeadPosition"), consumer, aggregate[:]).Scan(&position)
 	}
 	if err != nil {

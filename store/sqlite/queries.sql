@@ -212,23 +212,23 @@ SELECT j.key FROM json_each(?2) AS j
 -- name: EnqueueMessage :once
 -- The position is above all that were ever given: AUTOINCREMENT's own counter, also when the queue was empty for a while.
 INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, attempts, last_error, enqueued_at, created_at, aggregate_version,
-                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, position)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, payload_digest, position)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
         ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1)
 
 -- name: EnqueueHead :once
 -- The head of a queue is ahead of all that wait in it.
 INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, attempts, last_error, enqueued_at, created_at, aggregate_version,
-                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, position)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+                           max_attempts, topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, payload_digest, position)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
         ifnull((SELECT MIN(position) - 1 FROM inbox_waiting WHERE consumer = ?1 AND aggregate_digest = ?3),
                ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0) + 1))
 
 -- name: MessageFailed
-UPDATE inbox_waiting SET attempts = ?, last_error = ? WHERE consumer = ? AND key_digest = ?
+UPDATE inbox_waiting SET attempts = ?, last_error = ? WHERE consumer = ? AND key_digest = ? AND aggregate_digest = ? AND payload_digest = ?
 
 -- name: FindPosition
-SELECT position FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
+SELECT position FROM inbox_waiting WHERE consumer = ? AND key_digest = ? AND aggregate_digest = ? AND payload_digest = ?
 
 -- name: HeadPosition
 -- Where a message that was in no queue belongs: ahead of the queue; when there is none, ahead of every position to come.
@@ -236,7 +236,7 @@ SELECT ifnull((SELECT MIN(position) - 1 FROM inbox_waiting WHERE consumer = ?1 A
               ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'inbox_waiting'), 0))
 
 -- name: DeleteMessage
-DELETE FROM inbox_waiting WHERE consumer = ? AND key_digest = ?
+DELETE FROM inbox_waiting WHERE consumer = ? AND key_digest = ? AND aggregate_digest = ? AND payload_digest = ?
 
 -- name: BlockConsumer
 INSERT INTO inbox_blocked (consumer, aggregate_digest, aggregate_type, aggregate_id, next_attempt_at, blocked_at) VALUES (?, ?, ?, ?, ?, ?)
@@ -384,9 +384,9 @@ SELECT d.consumer, d.event_key, d.key_digest, d.aggregate_digest, d.aggregate_ty
 
 -- name: RequeueLetter :once
 INSERT INTO inbox_waiting (consumer, key_digest, aggregate_digest, position, enqueued_at, created_at, aggregate_version, max_attempts,
-                           topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+                           topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, payload_digest)
 SELECT consumer, key_digest, aggregate_digest, position, ?2, created_at, aggregate_version, max_attempts,
-       topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload
+       topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload, ?3
   FROM inbox_dead WHERE id = ?1
 
 -- name: CloseLetter

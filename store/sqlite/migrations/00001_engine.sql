@@ -147,7 +147,8 @@ CREATE TABLE inbox_blocked (
 ) WITHOUT ROWID;
 CREATE INDEX inbox_blocked_due ON inbox_blocked (consumer, held, next_attempt_at);
 
--- position is the order within an aggregate's queue; a new one is above all that were ever given (see QueueMessage).
+-- position is the order within an aggregate's queue; a new one is above all that were ever given (see EnqueueMessage). A
+-- message is known by its key, aggregate and payload: until it is marked nobody knows whether two with one key are the same.
 CREATE TABLE inbox_waiting (
     id                INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer          TEXT    NOT NULL,
@@ -168,7 +169,8 @@ CREATE TABLE inbox_waiting (
     event_key         TEXT    NOT NULL,
     headers           TEXT    NOT NULL,
     payload           BLOB    NOT NULL,
-    UNIQUE (consumer, key_digest)
+    payload_digest    BLOB    NOT NULL DEFAULT x'',
+    UNIQUE (consumer, key_digest, aggregate_digest, payload_digest)
 );
 CREATE INDEX inbox_waiting_queue ON inbox_waiting (consumer, aggregate_digest, position);
 
