@@ -300,6 +300,22 @@ func TestCheckTellsWhatIsBroken(t *testing.T) {
 	refused(t, 1, []string{"secrets.json"}, "check", "--data", dir, "--world", filepath.Join(dir, secretsFile))
 }
 
+// The timeout of an order that was paid is due later and does nothing. On a platform that was stopped before, it is not late.
+func TestWhatBecomesDueAfterAStopIsNotOverdue(t *testing.T) {
+	t.Parallel()
+	p := startPlatform(t, t.TempDir(), append(quickly(), "--payment-window", "3s")...)
+	p.stock("CUP", 500, 10)
+	due := time.Now().Add(3 * time.Second)
+	o := p.buy("u-1", "r-1", "CUP", 1)
+	p.settled(serviceNames()...)
+	p.end(0)
+	stopped := time.Now()
+	eventually(t, 10*time.Second, "the order's timeout is over", func() bool { return time.Now().After(due.Add(3 * time.Second)) })
+	if r := runProgram(t.Context(), "check", "--data", p.dir); r.code != 0 {
+		t.Errorf("order %s, stopped %v before its timeout: %s", o.OrderNo, due.Sub(stopped), r.out.String())
+	}
+}
+
 // report is the JSON of demo: the names that stay.
 type report struct {
 	Verdict     string
@@ -361,7 +377,7 @@ func TestTheDemoConvergesThroughAKillAndTellsNoSecrets(t *testing.T) {
 	if n := sumOf(r.Orders); n != 30 {
 		t.Errorf("%d orders: %v", n, r.Orders)
 	}
-	if missing := r.fault("SIGKILL", "notice_copy", "wrong_amount", "wrong_merchant", "late_or_second", "poison event parked"); len(missing) > 0 {
+	if missing := r.fault(drill.FaultKill, drill.FaultWrongAmount, drill.FaultWrongMerchant, drill.FaultLatePayment, drill.FaultSecondPayment, drill.FaultDeclined, drill.FaultPoison, "notice repeated", "notice forged"); len(missing) > 0 {
 		t.Errorf("the day had no %v: %v", missing, r.Faults)
 	}
 	if len(r.Equations) < 10 || r.Duplicates == 0 || sumOf(r.Effects) == 0 || r.RowsTotal != nil {

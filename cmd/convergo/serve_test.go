@@ -235,6 +235,7 @@ func TestABrokerThatLostEventsIsRefilled(t *testing.T) {
 			var progress atomic.Int64
 			placed := p.hurry(buyers, "CUP", &progress) // until it dies
 			<-d.child.Died()
+			t.Logf("%d orders were acknowledged when it died", len(placed))
 			if err := lose(d, earlier); err != nil {
 				t.Fatal(err)
 			}
