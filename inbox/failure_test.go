@@ -269,6 +269,35 @@ func TestAMalformedMessageIsADeadLetterAtOnceAndOnce(t *testing.T) {
 	})
 }
 
+// Its key and aggregate are made up: a handler that got it would do the true event's effect a second time under a wrong name.
+func TestAMalformedMessageNeverReachesAHandlerHoweverOftenItIsRedriven(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, src := newStore(), newSource(event("O-1", 1))
+		c, _ := running(t, s, src, inbox.Config{}, moved(s.effect))
+		garbled := event("O-1", 1)
+		garbled.Version = 0
+		src.deliver(inbox.Delivery{Event: garbled, Malformed: errors.New("header Convergo-Aggregate-Version is not a number")})
+		unknown := garbled
+		unknown.Type = ""
+		src.deliver(inbox.Delivery{Event: unknown, Malformed: errors.New("type is empty")})
+		settle()
+		for range 2 {
+			for _, l := range open(t, s) {
+				if err := s.RedriveLetter(t.Context(), l.ID, "ann", time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass(time.Minute)
+		}
+		same(t, "handled", c.Stats().Applied, 1)
+		same(t, "effects", s.log("O-1"), "[1]")
+		dead := open(t, s)
+		if len(dead) != 2 || !strings.Contains(dead[0].Error, "discard") {
+			t.Errorf("dead letters: %+v", dead)
+		}
+	})
+}
+
 // A message that spoils each transaction it is in, in a way that a savepoint does not contain.
 func TestAMessageThatSpoilsItsTransactionIsFoundAndParked(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -76,13 +77,23 @@ func (c *Consumer[TX]) buryMalformed(ctx context.Context, tx TX, e convergo.Even
 	return c.bury(ctx, tx, f, false, t, now)
 }
 
+// malformed is the aggregate type of the events that presentable makes.
+const malformed = "malformed"
+
+var errMalformed = errors.New("a malformed message cannot be applied: discard it, and have its producer send the event as it should be")
+
+// wasMalformed tells whether presentable made e. It has a key and an aggregate that nobody else knows.
+func wasMalformed(e convergo.Event) bool {
+	return e.Aggregate.Type == malformed && e.Aggregate.ID == string(e.Key) && strings.HasPrefix(string(e.Key), malformed+":")
+}
+
 // presentable makes a garbled event one that any store can keep: valid names and text within the limits. The payload is
 // kept as it is up to the limit, what was cut or replaced is told in headers.
 func presentable(e convergo.Event) convergo.Event {
-	id := "malformed:" + fingerprint(e)
+	id := malformed + ":" + fingerprint(e)
 	p := convergo.Event{
 		Key: convergo.Key(id), MessageID: id, Type: name(e.Type), Topic: name(e.Topic),
-		Aggregate: convergo.Aggregate{Type: "malformed", ID: id}, Payload: e.Payload, CreatedAt: e.CreatedAt,
+		Aggregate: convergo.Aggregate{Type: malformed, ID: id}, Payload: e.Payload, CreatedAt: e.CreatedAt,
 		Headers: map[string]string{},
 	}
 	for header, value := range map[string]string{

@@ -118,6 +118,9 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
 
 // retry makes an attempt at a waiting message. A message that did not fail and is not buried leaves its queue.
 func (c *Consumer[TX]) retry(ctx context.Context, tx TX, m Queued, t *tally, now time.Time) (blocks bool, err error) {
+	if wasMalformed(m.Event) { // somebody has redriven it
+		return false, c.bury(ctx, tx, Failure{Event: m.Event, Attempts: 1, Error: errMalformed.Error(), Place: "inbox.read"}, false, t, now)
+	}
 	handler, known := c.handlers[m.Event.Type]
 	if !known { // it had a handler when it was queued
 		t.ignored++
