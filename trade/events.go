@@ -19,7 +19,7 @@ const (
 	OrderPaid      = "OrderPaid"      // Paid: deduct, redeem, grant, post, ship, notify
 	OrderShipped   = "OrderShipped"   // Moved
 	OrderCompleted = "OrderCompleted" // Moved
-	RefundApproved = "RefundApproved" // Refund: send the money back
+	RefundApproved = "RefundApproved" // Refund with cash in it: send the money back; Full: all is asked back, ship nothing any more
 	OrderRefunded  = "OrderRefunded"  // Refund: the money is back; run the effects backwards
 	OrderTimeout   = "OrderTimeout"   // Moved, delayed: the order service's reminder to itself
 
@@ -164,10 +164,12 @@ type Refund struct {
 	Cash        int64        `json:"cash"`
 	// Of the whole order, this refund included: how much cash has been refunded, and how much was paid. A consumer that
 	// takes back a proportional effect (points granted) works from the cumulative figures, so that parts sum to the whole.
-	CashSoFar int64  `json:"cash_so_far"`
-	CashPaid  int64  `json:"cash_paid"`
-	Full      bool   `json:"full"` // with this refund everything is refunded
-	Coupon    string `json:"coupon_code,omitempty"`
+	CashSoFar int64 `json:"cash_so_far"`
+	CashPaid  int64 `json:"cash_paid"`
+	// Full: with this refund everything is refunded (OrderRefunded, once per order at most) or asked back (RefundApproved, again
+	// after one that failed).
+	Full   bool   `json:"full"`
+	Coupon string `json:"coupon_code,omitempty"`
 }
 
 // Answer is the payload of most events with which a service answers an order event.

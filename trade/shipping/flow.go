@@ -57,7 +57,9 @@ func (s *Service) insert(
 	return true, Shipments().Begin(ctx, tx, machine.Request{ID: orderNo, Cause: string(e.Key), Key: e.Key, Actor: Name, At: at}, state)
 }
 
-// onRefunded stops a shipment that has not left, when everything is refunded. A partial refund leaves the parcel alone. The
+// onRefunded stops a shipment that has not left, when everything is refunded: as soon as the last of it is asked back, because
+// an order that is REFUNDING never goes on, and a channel may take hours; at the latest when all of it is back, which for an order
+// without cash is the first that is heard. A partial refund leaves the parcel alone. The
 // cancellation is in the group of the booking: the carrier is asked to stop only after the booking's outcome is known.
 func (s *Service) onRefunded(ctx context.Context, tx convergo.Tx, e convergo.Event) error {
 	r, err := trade.Decode[trade.Refund](e)

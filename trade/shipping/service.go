@@ -143,7 +143,9 @@ func (s *Service) Prefixes() []string { return []string{"/shipments", "/" + Name
 
 // Handlers by event type.
 func (s *Service) Handlers() map[string]inbox.Handler[convergo.Tx] {
-	return map[string]inbox.Handler[convergo.Tx]{trade.OrderPaid: s.onPaid, trade.OrderRefunded: s.onRefunded}
+	return map[string]inbox.Handler[convergo.Tx]{
+		trade.OrderPaid: s.onPaid, trade.RefundApproved: s.onRefunded, trade.OrderRefunded: s.onRefunded,
+	}
 }
 
 // Kinds of the outgoing calls.

@@ -205,6 +205,27 @@ func TestAFullRefundBeforeTheParcelLeavesStopsIt(t *testing.T) {
 	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1, trade.ShipmentDelivered: 0})
 }
 
+func TestAFullRefundThatIsOnItsWayStopsTheParcelBeforeTheMoneyIsBack(t *testing.T) {
+	r := newRig(t)
+	for _, no := range []string{"O-1", "O-2"} {
+		r.pay(no)
+	}
+	ask := func(no string, full bool) {
+		r.MustDeliver(trade.RefundApproved, no, 5, trade.Refund{OrderNo: no, UserID: "u-1", RefundNo: no + "-R1", Full: full, Cash: 100})
+	}
+	ask("O-1", true) // the channel takes its time
+	ask("O-2", false)
+	r.RunCalls()
+	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	r.want("O-2", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
+	r.refund("O-1", true) // the money is back: nothing more to do
+	r.RunCalls()
+	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	if n := r.Int("SELECT COUNT(*) FROM effect WHERE reverses = 'SHIP:O-1'"); n != 1 {
+		t.Errorf("the shipment was undone %d times", n)
+	}
+}
+
 func TestTheCarrierIsAskedToStopOnlyWhatItIsKnownToHave(t *testing.T) {
 	r := newRig(t)
 	r.wire.onBook = func(n int) (error, error) {
