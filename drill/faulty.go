@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,13 +30,29 @@ type Journal struct {
 	out io.Writer
 }
 
-// OpenJournal appends to the file.
+// OpenJournal appends to the file. A line that a kill has cut is ended, so that the next one stands alone.
 func OpenJournal(path string) (*Journal, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("fault journal: %w", err)
 	}
+	if err := endLine(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("fault journal: %w", err), f.Close())
+	}
 	return &Journal{out: f}, nil
+}
+
+func endLine(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	last := []byte{0}
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
+		return err
+	}
+	_, err = f.Write([]byte{'\n'})
+	return err
 }
 
 // Note writes a fault down. A journal that cannot be written is an error: a drill must not undercount its faults.
@@ -50,27 +67,29 @@ func (j *Journal) Note(f Fault) error {
 	return err
 }
 
-// ReadJournal reads all faults of the file; a file that is not there has none, and a last line cut by a kill is left out.
+// ReadJournal reads all faults of the file; a file that is not there has none, and a line cut by a kill is left out.
 func ReadJournal(path string) ([]Fault, error) {
-	f, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read
 	var faults []Fault
-	for d := json.NewDecoder(f); ; {
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		cut := len(line) == 0 || (line[0] == '{' && line[len(line)-1] != '}')
+		if cut {
+			continue
+		}
 		var one Fault
-		switch err := d.Decode(&one); {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return faults, nil
-		case err != nil:
+		if err := json.Unmarshal(line, &one); err != nil {
 			return faults, fmt.Errorf("fault journal %s: %w", path, err)
 		}
 		faults = append(faults, one)
 	}
+	return faults, nil
 }
 
 var errDrill = errors.New("the drill made this handler fail")
