@@ -1,0 +1,121 @@
+package drill
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// readyServer answers /readyz as a platform that is up.
+func readyServer(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(status(200, ""))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAPlatformThatDoesNotStartSaysWhy(t *testing.T) {
+	var log bytes.Buffer
+	c := &Child{Program: "/bin/sh", Args: []string{"-c", "echo the data folder is held by process 7 >&2; exit 3"}, URL: "http://127.0.0.1:1", Output: &log}
+	err := c.Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "held by process 7") {
+		t.Errorf("%v", err)
+	}
+	if !strings.Contains(log.String(), "held by process 7") {
+		t.Errorf("the log says %q", log.String())
+	}
+	c = &Child{Program: "/no/such/program"}
+	if err := c.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
+		t.Errorf("%v", err)
+	}
+	if err := (&Child{}).Kill(); err == nil {
+		t.Error("killed what was never started")
+	}
+	if err := (&Child{}).Stop(time.Second); err != nil {
+		t.Errorf("stopped what was never started: %v", err)
+	}
+}
+
+func TestAPlatformThatIsNotReadyInTimeIsAnError(t *testing.T) {
+	c := &Child{Program: "/bin/sleep", Args: []string{"60"}, URL: "http://127.0.0.1:1", StartTimeout: 100 * time.Millisecond}
+	err := c.Start(t.Context())
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if err := c.Kill(); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAKilledPlatformIsGoneAndCanBeStartedAgain(t *testing.T) {
+	c := &Child{Program: "/bin/sleep", Args: []string{"60"}, URL: readyServer(t)}
+	for range 2 {
+		if err := c.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-c.Died():
+			t.Fatal("it died")
+		default:
+		}
+		if err := c.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Died()
+	}
+}
+
+func TestStoppingTellsACleanEndFromAnother(t *testing.T) {
+	for name, c := range map[string]struct{ script, want string }{
+		"clean":      {"trap 'exit 0' TERM; touch $0; while :; do sleep 0.05; done", ""},
+		"with error": {"trap 'exit 4' TERM; touch $0; while :; do sleep 0.05; done", "exit status 4"},
+		"never":      {"trap '' TERM; touch $0; while :; do sleep 0.05; done", "did not stop within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			armed := t.TempDir() + "/armed" // there when the trap is set
+			child := &Child{Program: "/bin/sh", Args: []string{"-c", c.script, armed}, URL: readyServer(t)}
+			if err := child.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() bool { _, err := os.Stat(armed); return err == nil })
+			err := child.Stop(2 * time.Second)
+			if (c.want == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			<-child.Died()
+		})
+	}
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatal("did not happen in time")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+const parentEnv = "CONVERGO_DRILL_TEST_PARENT"
+
+// TestMain is also the drill that is killed by the test of it: a parent that starts a child, says its number and waits.
+func TestMain(m *testing.M) {
+	url := os.Getenv(parentEnv)
+	if url == "" {
+		os.Exit(m.Run())
+	}
+	c := &Child{Program: "/bin/sleep", Args: []string{"600"}, URL: url}
+	if err := c.Start(context.Background()); err != nil {
+		os.Exit(1)
+	}
+	_, _ = os.Stdout.WriteString(strconv.Itoa(c.cmd.Process.Pid) + "\n")
+	<-c.Died()
+}
