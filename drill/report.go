@@ -89,13 +89,18 @@ func (r *Report) Decide() {
 	if r.Verdict != "" {
 		return
 	}
+	checked := 0
 	for _, e := range r.Equations {
+		checked += e.Checked
 		if e.Broken > 0 {
 			r.Reasons = append(r.Reasons, fmt.Sprintf("equation %q: %d broken, %d checked: %s", e.Name, e.Broken, e.Checked, e.Detail))
 		}
 	}
-	if len(r.Equations) == 0 {
+	switch {
+	case len(r.Equations) == 0:
 		r.Reasons = append(r.Reasons, "no equation was checked")
+	case checked == 0:
+		r.Reasons = append(r.Reasons, "the equations had nothing to look at: the platform did nothing")
 	}
 	r.Verdict = Converged
 	if len(r.Reasons) > 0 {
@@ -124,7 +129,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	counts("Faults", r.Faults)
 	counts("Effects", r.Effects)
 	p("\nDuplicates absorbed\t%d\n", r.DuplicatesAbsorbed)
-	p("From the last fault to convergence\tp50 %.0f ms, p99 %.0f ms, max %.0f ms (%d effects)\n", r.Convergence.P50, r.Convergence.P99, r.Convergence.Max, r.Convergence.Effects)
+	c := r.Convergence
+	p("From the last fault to convergence\tp50 %.0f ms, p99 %.0f ms, max %.0f ms (%d effects)\n", c.P50, c.P99, c.Max, c.Effects)
 	if f := r.FileAccount; f != nil {
 		p("\nRows of the file\t%d = %d used + %d skipped\n", f.RowsTotal, f.RowsUsed, f.RowsSkipped)
 		p("Money of the file\t%s = %s orders + %s skipped\n", pence(f.Amount.File), pence(f.Amount.Orders), pence(f.Amount.Skipped))

@@ -75,6 +75,7 @@ func TestTheVerdictIsConvergedOnlyWhenEverythingWasCheckedAndNothingIsWrong(t *t
 	}{
 		"nothing wrong":      {func(*Report) {}, Converged, ""},
 		"no equation":        {func(r *Report) { r.Equations = nil }, Broken, "no equation was checked"},
+		"nothing to check":   {func(r *Report) { r.Equations[0].Checked = 0 }, Broken, "the platform did nothing"},
 		"one broken":         {func(r *Report) { r.Equations[0].Broken, r.Equations[0].Detail = 2, "HOT-1: on hand 3 / 4" }, Broken, "HOT-1: on hand 3 / 4"},
 		"a buyer in trouble": {func(r *Report) { r.Reasons = []string{"buyers: lost"} }, Broken, "buyers: lost"},
 	} {

@@ -84,7 +84,8 @@ func Open(ctx context.Context, dir, world string) (_ *Checker, err error) {
 
 func (c *Checker) attach(ctx context.Context, schema, path string) error {
 	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("%s: %w; a whole platform has one file per service and the world's: %s.db, %s.db", path, err, strings.Join(Services(), ".db, "), worldSchema)
+		return fmt.Errorf("%s: %w; a whole platform has one file per service and the world's: %s.db, %s.db",
+			path, err, strings.Join(Services(), ".db, "), worldSchema)
 	}
 	// Read-only: SQLite itself refuses whatever would change the file, and does not fold a killed platform's WAL into it either.
 	// Without a WAL nobody has the file open; said to be immutable, it is read without leaving a WAL and a lock file beside
