@@ -49,7 +49,8 @@ type Failure struct {
 
 // Store is what applying needs of a database. All methods with a tx act inside it.
 type Store[TX any] interface {
-	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return.
+	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return. When the transaction
+	// cannot begin the error is convergo.Unreachable: it says nothing about fn, and no message is blamed for it.
 	Update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 	// Nested runs fn inside a savepoint of tx: when fn fails or panics only what it wrote is undone, and tx stays usable.
 	Nested(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/convergo/convergo"
 )
 
 // Store is the whole database. It implements outbox.Store, relay.Store, inbox.Store, inbox.Parking, idempotency.Store (with
@@ -130,13 +132,13 @@ func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 
 func (s *Store) begin(ctx context.Context) (*Tx, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("memory store: begin: %w", err)
+		return nil, convergo.Unreachable(fmt.Errorf("memory store: begin: %w", err))
 	}
 	select {
 	case s.writing <- struct{}{}:
 		return &Tx{store: s, now: *s.committed.Load()}, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("memory store: begin: %w", ctx.Err())
+		return nil, convergo.Unreachable(fmt.Errorf("memory store: begin: %w", ctx.Err()))
 	}
 }
 

@@ -261,7 +261,7 @@ func TestABusyDatabaseIsWaitedForWithinABound(t *testing.T) {
 	}
 	if !testing.Short() { // one slice of the driver's busy timeout
 		err = s.Update(t.Context(), func(context.Context, convergo.Tx) error { return nil })
-		if !errors.Is(err, sqlite.ErrBusy) {
+		if !errors.Is(err, sqlite.ErrBusy) || convergo.VerdictOf(err) != convergo.Outage {
 			t.Errorf("beyond the bound: %v", err)
 		}
 	}

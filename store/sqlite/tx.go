@@ -94,8 +94,9 @@ type openUpdate struct{ store *Store } // context key: the Update of that store 
 // Update runs fn in a write transaction and commits it when fn returns nil; what it wrote is durable on return.
 // Concurrent Updates share one commit, each in a savepoint of its own: fn must not wait for another Update of the same
 // store. An error, a panic and runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who
-// shared it get the error. A ctx that ends while waiting for the turn, or before fn has returned, rolls back; during the
-// commit it is too late. Functions given to AfterCommit have run on return. fn never runs twice.
+// shared it get the error; when the transaction cannot begin it is convergo.Unreachable. A ctx that ends while waiting for
+// the turn, or before fn has returned, rolls back; during the commit it is too late. Functions given to AfterCommit have run
+// on return. fn never runs twice.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
 }
@@ -108,11 +109,11 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 		return fmt.Errorf("sqlite store %s: Update inside an Update of the same store waits for itself: use Nested", s.opts.Name)
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
+		return convergo.Unreachable(fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err))
 	}
 	t := &turn{outcome: make(chan error, 1)}
 	if err := s.writer.enter(ctx, t); err != nil {
-		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
+		return convergo.Unreachable(fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err))
 	}
 	tx := &Tx{store: s, conn: s.writer.conn, write: true}
 	if err := s.run(ctx, t, tx, fn); err != nil {
@@ -155,7 +156,7 @@ func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Co
 		w.pass()
 	}()
 	if first {
-		err = w.begin(ctx)
+		err = convergo.Unreachable(w.begin(ctx))
 	} else {
 		_, err = w.conn.ExecContext(context.Background(), "SAVEPOINT g")
 	}
