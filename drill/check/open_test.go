@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/drill/check"
 	"github.com/convergo/convergo/trade"
 	"github.com/convergo/convergo/trade/channel"
@@ -165,14 +167,42 @@ func TestACheckSeesWhatAKilledPlatformHasCommittedAndLeavesItsFiles(t *testing.T
 	}
 }
 
-func TestACheckWritesNothingEvenWhenAsked(t *testing.T) {
-	dir := copyOfDay(t)
-	conn := attached(t, dir) // a platform that runs
-	if _, err := conn.ExecContext(t.Context(), `UPDATE points.points_account SET updated_at = updated_at + 1`); err != nil {
+func TestARunningPlatformIsCheckedWhileItRuns(t *testing.T) {
+	from, err := day()
+	if err != nil {
 		t.Fatal(err)
 	}
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(from, "data"))); err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	platform := &drill.Child{
+		Program: filepath.Join(from, "convergo"), URL: "http://" + address, Args: []string{"serve", "--data", dir, "--addr", address, "--log", "warn"},
+	}
+	if err := platform.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := check.Open(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equations, err := c.Settled(t.Context(), 20*time.Second)
+	if err != nil || broken(equations) != "" {
+		t.Errorf("%v\n%s", err, broken(equations))
+	}
+	if err := errors.Join(c.Close(), platform.Stop(30*time.Second)); err != nil {
+		t.Error(err)
+	}
 	if b := broken(checked(t, dir)); b != "" {
-		t.Errorf("beside a writer that breaks nothing:\n%s", b)
+		t.Errorf("after it was stopped:\n%s", b)
 	}
 }
 
