@@ -74,7 +74,7 @@ UPDATE order_line SET coupon_share = ?, points_share = ?, payable = ? WHERE orde
 UPDATE orders SET reason = ?, due_at = NULL, updated_at = ? WHERE order_no = ?
 
 -- name: SetPaid
-UPDATE orders SET channel = ?, transaction_id = ?, due_at = NULL, updated_at = ? WHERE order_no = ?
+UPDATE orders SET channel = ?, transaction_id = ?, reason = '', due_at = NULL, updated_at = ? WHERE order_no = ?
 
 -- name: Touch
 UPDATE orders SET updated_at = ? WHERE order_no = ?
