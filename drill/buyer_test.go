@@ -53,6 +53,17 @@ func TestWhatABuyerDidTellsWhereHisOrderEnds(t *testing.T) {
 	}
 }
 
+func TestAnOrderThatCostsNothingIsPaidBeforeItsBuyerCanCancel(t *testing.T) {
+	for _, b := range []Behaviour{Cancels, Abandons} {
+		if !(Result{Order: Order{Behaviour: b}, Status: "COMPLETED", Free: true}).expected() {
+			t.Errorf("a buyer who %s", b)
+		}
+	}
+	if (Result{Order: Order{Behaviour: SoldOut}, Status: "COMPLETED", Free: true}).expected() {
+		t.Error("more was sold than there is")
+	}
+}
+
 func TestAnOrderWhosePiecesAllComeBackEndsRefunded(t *testing.T) {
 	lines := []Line{{SKU: "A", Quantity: 2}, {SKU: "B", Quantity: 1}}
 	o := Order{Behaviour: ReturnsSome, Lines: lines, Return: []Return{{0, 2}, {1, 1}}}

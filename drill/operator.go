@@ -132,7 +132,7 @@ func (s *Shop) open(ctx context.Context) (int, error) {
 		if err := s.Client.operator(ctx, http.MethodGet, "/orders/"+r.OrderNo, "", nil, &o); err != nil {
 			return 0, err
 		}
-		r.Status, r.Reason = o.Status, o.Reason
+		r.Status, r.Reason, r.Free = o.Status, o.Reason, o.Payable == 0
 		if !final(r.Status, r.Order) {
 			open++
 		}

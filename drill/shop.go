@@ -48,6 +48,7 @@ type Result struct {
 	OrderNo string
 	Status  string
 	Reason  string
+	Free    bool // coupon and points paid all of it, so it was paid at once
 }
 
 const channelOfDrill = "standard"
@@ -240,7 +241,9 @@ func (r Result) expected() bool {
 		return true
 	}
 	switch r.Order.Behaviour {
-	case Cancels, Abandons, SoldOut:
+	case Cancels, Abandons:
+		return r.Status == "CANCELED" || (r.Free && r.Status == "COMPLETED")
+	case SoldOut:
 		return r.Status == "CANCELED"
 	case PaysLate, RacesTimeout:
 		return r.Status == "CANCELED" || r.Status == "COMPLETED"
