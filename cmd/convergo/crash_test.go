@@ -122,14 +122,22 @@ func seedOf(name string, round int) *rand.Rand {
 // then fails unless everything has converged.
 func survive(t *testing.T, file string, crashes []string) {
 	t.Logf("crashes: %v", crashes)
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
+	timed, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(timed)
+	defer cancel(nil)
 	began := time.Now()
 	d := newCrashDrill(t, file)
 	args := d.child.Args
 	playing, enough := make(chan error, 1), atomic.Bool{}
 	var shops []*drill.Shop
-	go func() { playing <- d.playWaves(ctx, &shops, &enough) }()
+	go func() {
+		err := d.playWaves(ctx, &shops, &enough)
+		if err != nil {
+			cancel(err) // no use in waiting for a point that nobody takes the platform to
+		}
+		playing <- err
+	}()
 	for _, crash := range crashes {
 		d.child.Args = append(slices.Clone(args), "--crash-at", crash)
 		d.dieAt(ctx, t, crash)
@@ -141,7 +149,7 @@ func survive(t *testing.T, file string, crashes []string) {
 	crashed := time.Since(began)
 	enough.Store(true)
 	if err := <-playing; err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	played := time.Since(began)
 	for _, shop := range shops {
@@ -219,9 +227,11 @@ func (d *theDrill) dieAt(ctx context.Context, t *testing.T, crash string) {
 		case <-d.child.Died():
 		case <-deadline.C:
 			t.Fatalf("the platform did not pass %s within a minute", crash)
+		case <-ctx.Done():
+			t.Fatalf("the platform did not pass %s: %v", crash, context.Cause(ctx))
 		}
 	} else if ctx.Err() != nil {
-		t.Fatalf("crash at %s: %v", crash, err)
+		t.Fatalf("crash at %s: %v", crash, errors.Join(err, context.Cause(ctx)))
 	}
 	text, err := os.ReadFile(d.log.Name())
 	if err != nil {
