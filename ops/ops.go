@@ -91,8 +91,8 @@ type Outbox interface {
 	// DiscardEvent gives a dead event up for good; its aggregate's queue goes on. It is kept on record, with by and reason.
 	// ErrNotFound.
 	DiscardEvent(ctx context.Context, id int64, by, reason string, now time.Time) error
-	// Replay makes events pending again that were written at or after since and have been sent; in the order of writing. It
-	// returns how many. Not atomic: on an error some may be pending.
+	// Replay makes events pending again that were written, or were to be delivered, at or after since and have been sent; in
+	// the order of writing. It returns how many. Not atomic: on an error some may be pending.
 	Replay(ctx context.Context, since, now time.Time) (int, error)
 }
 

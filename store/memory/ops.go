@@ -93,7 +93,8 @@ func (s *Store) Replay(ctx context.Context, since, now time.Time) (int, error) {
 	err := s.change(ctx, "replay", func(tx *Tx) error {
 		unsent := tx.now.unsent()
 		for id, e := range tx.now.events.all() {
-			if unsent[id] || tx.now.discarded.has(id) || convergo.Micros(e.event.CreatedAt) < convergo.Micros(since) {
+			if unsent[id] || tx.now.discarded.has(id) ||
+				max(convergo.Micros(e.event.CreatedAt), convergo.Micros(e.event.DeliverAt)) < convergo.Micros(since) {
 				continue
 			}
 			tx.makePending(e.lane, id)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -89,11 +90,11 @@ const replayChunk = 5000
 
 // Replay implements ops.Outbox.
 func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err error) {
-	low, high, err := s.writtenSince(ctx, convergo.Micros(since))
-	for ; err == nil && low <= high; low += replayChunk {
+	us := convergo.Micros(since)
+	replay := func(statement string, args ...any) error {
 		var made int64
-		err = s.join(ctx, func(ctx context.Context, tx *Tx) (err error) {
-			if made, err = s.exec(ctx, tx, "ReplayEvents", low, min(low+replayChunk-1, high), convergo.Micros(since)); made > 0 {
+		err := s.join(ctx, func(ctx context.Context, tx *Tx) (err error) {
+			if made, err = s.exec(ctx, tx, statement, args...); made > 0 {
 				s.wakeAfter(tx)
 			}
 			return err
@@ -101,11 +102,34 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 		if err == nil {
 			n += int(made)
 		}
+		return err
+	}
+	delayed, err := s.dueSince(ctx, us)
+	for ids := range slices.Chunk(delayed, replayChunk) {
+		if err == nil {
+			err = replay("ReplayDelayed", idList(ids))
+		}
+	}
+	var low, high int64
+	if err == nil {
+		low, high, err = s.writtenSince(ctx, us)
+	}
+	for ; err == nil && low <= high; low += replayChunk {
+		err = replay("ReplayEvents", low, min(low+replayChunk-1, high), us)
 	}
 	if err != nil {
 		return n, fmt.Errorf("sqlite store %s: replay: %w", s.opts.Name, err)
 	}
 	return n, nil
+}
+
+// dueSince are the ids of events that were written before, and were to be delivered since then; in order.
+func (s *Store) dueSince(ctx context.Context, since int64) (ids []int64, err error) {
+	err = s.reader(ctx, func(c *cachingConn) error {
+		return c.each(ctx, s.sql.Get("DueSince"), func(v []driver.Value) error { ids = append(ids, integer(v[0])); return nil }, since)
+	})
+	slices.Sort(ids)
+	return ids, err
 }
 
 // writtenSince is the range of ids in which all events lie that were written since then; low is above high when there are

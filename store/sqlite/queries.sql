@@ -367,6 +367,20 @@ SELECT e.lane, e.id FROM outbox_event AS e
    AND e.id NOT IN (SELECT event_id FROM outbox_waiting)
  ORDER BY e.id
 
+-- name: DueSince
+-- Written before, but their time came since: they were sent since.
+SELECT id FROM outbox_event WHERE deliver_at > 0 AND deliver_at >= ?1 AND created_at < ?1
+
+-- name: ReplayDelayed
+-- By id: what was made pending a moment ago may be sent by now, and must not be found again.
+INSERT INTO outbox_pending (lane, event_id)
+SELECT e.lane, e.id FROM json_each(?1) AS j CROSS JOIN outbox_event AS e ON e.id = j.value
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM outbox_discarded AS d WHERE d.event_id = e.id)
+   AND e.id NOT IN (SELECT event_id FROM outbox_pending)
+   AND e.id NOT IN (SELECT event_id FROM outbox_waiting)
+
 -- name: DeadLetters
 SELECT d.id, d.consumer, d.attempts, d.error, d.place, d.died_at, d.hold, d.state, d.closed_at, d.closed_by, d.reason,
        d.created_at, 0, d.aggregate_version, d.max_attempts, d.topic, d.type, d.aggregate_type, d.aggregate_id,

@@ -277,6 +277,14 @@ func appendID(list []byte, id int64) []byte {
 	return append(strconv.AppendInt(list, id, 10), ']')
 }
 
+func idList(ids []int64) string {
+	var list []byte
+	for _, id := range ids {
+		list = appendID(list, id)
+	}
+	return string(list)
+}
+
 func appendDigest(list []byte, d convergo.Digest) []byte {
 	if len(list) == 0 {
 		list = append(list, '[')

@@ -225,11 +225,13 @@ func replay[TX any](r *rig[TX]) {
 		e.CreatedAt = r.base.Add(-ago)
 		return e
 	}
-	r.insert(written(a, 1, 3*time.Hour), written(a, 2, time.Hour), written(a, 3, time.Hour), written(order("dead"), 1, 0),
+	reminder := written(order("reminder"), 1, 3*time.Hour) // written long ago, sent lately: a broker may have lost it lately
+	reminder.DeliverAt = r.base.Add(-30 * time.Minute)
+	r.insert(written(a, 1, 3*time.Hour), reminder, written(a, 2, time.Hour), written(a, 3, time.Hour), written(order("dead"), 1, 0),
 		written(order("failed"), 1, 0), written(order("discarded"), 1, 0))
 	leases := r.lease("a")
 	c := r.claim(leases, 10, 0)
-	s := settleSent(of(c, a))
+	s := settleSent(append(of(c, a), of(c, order("reminder"))...))
 	s.Dead = []relay.Failure{r.fail(of(c, order("dead"))[0], 0), r.fail(of(c, order("discarded"))[0], 0)}
 	s.Failed = []relay.Failure{r.fail(of(c, order("failed"))[0], time.Hour)}
 	r.settle(inLanes(leases, c.Events), 0, s)
@@ -243,13 +245,14 @@ func replay[TX any](r *rig[TX]) {
 	r.insert(delayed, written(a, 4, 0))
 	n, err := r.Operators.Replay(r.ctx, r.base.Add(-time.Hour), r.base)
 	r.must(err)
-	equal(r, "replayed", n, 2)
+	equal(r, "replayed", n, 3)
 	c = r.claim(leases, 10, 0)
-	equalLists(r, "claimed: what was pending, then the replayed ones", versions(c.Events), 4, 2, 3)
+	equalLists(r, "claimed: what was pending, then the replayed ones", versions(of(c, a)), 4, 2, 3)
+	equal(r, "and the reminder", len(of(c, order("reminder"))), 1)
 	r.settle(inLanes(leases, c.Events), 0, settleSent(c.Events))
 	n, err = r.Operators.Replay(r.ctx, time.Time{}, r.base)
 	r.must(err)
-	equal(r, "replayed from the beginning", n, 4)
+	equal(r, "replayed from the beginning", n, 5)
 	equalLists(r, "claimed in order of writing", versions(of(r.claim(leases, 10, 0), a)), 1, 2, 3, 4)
 }
 

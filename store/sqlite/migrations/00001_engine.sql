@@ -26,6 +26,9 @@ CREATE TABLE outbox_event (
     payload           BLOB    NOT NULL
 );
 
+-- For replays: a delayed event was sent long after it was written.
+CREATE INDEX outbox_event_deliver ON outbox_event (deliver_at) WHERE deliver_at > 0;
+
 -- Presence means pending. The index holds (lane, seq): a lane is read in order without sorting anything.
 CREATE TABLE outbox_pending (
     seq      INTEGER PRIMARY KEY AUTOINCREMENT,
