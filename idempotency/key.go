@@ -80,14 +80,15 @@ func unquote(value string) (string, error) {
 func visible(r rune) bool { return r > ' ' && r < 0x7f }
 
 // scopeOf makes keys of different principals, methods and paths independent. Method and escaped path hold no blanks, so
-// whatever the principal holds no two triples give one scope. A long path is replaced by its digest.
+// whatever the principal holds no two triples give one scope. One that is too long for a unique index is replaced by its
+// digest, which holds no blanks and so is none of the others.
 func scopeOf(principal string, r *http.Request) string {
-	path := r.URL.EscapedPath()
-	if len(principal)+len(r.Method)+len(path)+2 > convergo.MaxKeyBytes {
-		sum := sha256.Sum256([]byte(path))
-		path = "sha256:" + hex.EncodeToString(sum[:])
+	scope := principal + " " + r.Method + " " + r.URL.EscapedPath()
+	if len(scope) > convergo.MaxKeyBytes {
+		sum := sha256.Sum256([]byte(scope))
+		return "sha256:" + hex.EncodeToString(sum[:])
 	}
-	return principal + " " + r.Method + " " + path
+	return scope
 }
 
 // fingerprint is a digest of what the client sent: method, path, query and raw body, each with its length before it.

@@ -23,6 +23,7 @@ type store struct {
 	*memory.Store
 	commit atomic.Pointer[error] // what a commit answers; nothing is kept then
 	lose   atomic.Bool           // the next RecordRequest finds that another process was first
+	scope  string                // of the last record
 }
 
 func (s *store) Update(ctx context.Context, fn func(context.Context, *memory.Tx) error) error {
@@ -41,6 +42,7 @@ func (s *store) RecordRequest(ctx context.Context, tx *memory.Tx, r idempotency.
 	if s.lose.Load() {
 		return false, nil
 	}
+	s.scope = r.Scope
 	return s.Store.RecordRequest(ctx, tx, r)
 }
 
@@ -381,6 +383,26 @@ func TestOtherMethodsPassThrough(t *testing.T) {
 	s := newShop(t, nil)
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 		s.want(method, s.send(httptest.NewRequest(method, "/orders", nil)).StatusCode, http.StatusNoContent)
+	}
+}
+
+// A unique index has a longest key.
+func TestAScopeFitsAStoreHoweverLongPrincipalAndPathAre(t *testing.T) {
+	long := strings.Repeat("x", 400)
+	seen := map[string]bool{}
+	for _, principal := range []string{"a", long + "a", long + "b"} {
+		for _, path := range []string{"/orders", "/" + long + "c", "/" + long + "d"} {
+			s := &store{Store: memory.New()}
+			h := idempotency.Middleware[*memory.Tx](s, idempotency.Config{Scope: func(*http.Request) string { return principal }})(
+				http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+			r := httptest.NewRequest(http.MethodPost, path, nil)
+			r.Header.Set(idempotency.HeaderKey, "k")
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			if len(s.scope) == 0 || len(s.scope) > convergo.MaxKeyBytes || seen[s.scope] {
+				t.Errorf("principal %.3s path %.9s: scope of %d bytes, seen before: %v", principal, path, len(s.scope), seen[s.scope])
+			}
+			seen[s.scope] = true
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Record is a finished request.
 type Record struct {
-	Scope       string          // who and where: principal + method + route; keys of different scopes are independent
+	Scope       string          // who and where: principal + method + path, at most 255 bytes, compared as bytes
 	Key         convergo.Key    // as the client sent it
 	Fingerprint convergo.Digest // of what the client sent
 	Status      int
