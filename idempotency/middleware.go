@@ -57,8 +57,8 @@ func KeyOf(ctx context.Context) (key convergo.Key, ok bool) {
 //   - 409: a request with this key is running in this process; wait and repeat it unchanged.
 //   - 422: the key was used for other content (method, path, query or raw body); stop and use a new key.
 //   - Answers below 500 are recorded and given again, byte for byte, with "Idempotency-Replayed: true". Of a 4xx answer
-//     everything that the handler wrote is rolled back. 401, 403, 408, 413 and 429 are not recorded: they speak of the
-//     moment and not of the request.
+//     everything that the handler wrote is rolled back. 401, 403, 404, 408, 413, 415 and 429 are not recorded: they
+//     speak of the moment, or of the media type, and not of the request.
 //   - 500 and above, a panic, an answer longer than MaxResponse: nothing is recorded, everything is rolled back, the key
 //     may be used again. When the commit fails the client gets 503 (the database cannot be reached) or 500, whatever the
 //     handler said.
@@ -256,11 +256,12 @@ func (m *middleware[TX]) handle(ctx context.Context, tx TX, r *http.Request, nex
 	o.answer.WriteHeader(http.StatusOK) // as net/http does for a handler that wrote nothing
 }
 
-// recordable tells whether an answer speaks of the request; the others speak of the moment.
+// recordable tells whether an answer speaks of the request; the others speak of the moment (not signed in, not there yet,
+// too many) or of what the fingerprint does not cover (the media type), so the same key may run again.
 func recordable(status int) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
-		http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusRequestTimeout,
+		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests:
 		return false
 	}
 	return status < 500

@@ -235,9 +235,9 @@ func act(ctx context.Context, id, done string, change func(ctx context.Context, 
 	by, _ := trade.PrincipalOf(ctx)
 	switch err := change(ctx, by.String()); {
 	case errors.Is(err, ops.ErrNotFound):
-		return nil, trade.NotFound("path.id", err.Error())
+		return nil, trade.NotFound("path.id", ops.ErrNotFound.Error())
 	case errors.Is(err, ops.ErrEarlierDead):
-		return nil, trade.Conflict("path.id", err.Error(), "begin with the oldest of the list")
+		return nil, trade.Conflict("path.id", ops.ErrEarlierDead.Error(), "begin with the oldest of the list")
 	case err != nil:
 		return nil, err
 	}
