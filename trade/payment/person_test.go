@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/sqltext"
 	"github.com/convergo/convergo/trade"
 	"github.com/convergo/convergo/trade/channel"
 	"github.com/convergo/convergo/trade/payment"
@@ -229,4 +231,29 @@ func TestATradeOfAnotherNumberPaysNothing(t *testing.T) {
 	r.wire.API = honest
 	r.settle()
 	r.wantState("O-1", "PAID")
+}
+
+func TestTheListsOfCasesReadOnlyCases(t *testing.T) {
+	r := newRig(t)
+	set, err := sqltext.Load(os.DirFS("."), "queries.sql", sqltext.SQLite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, index := range map[string]string{
+		"CasesOfClass": "payment_receipt_class", "ConflictCases": "payment_receipt_conflicts", "RefundCases": "payment_refund_state",
+	} {
+		statement := set.Get(name)
+		var id, parent, unused int
+		var step string
+		err := r.Store.View(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+			args := make([]any, strings.Count(statement, "?"))
+			for i := range args {
+				args[i] = 1
+			}
+			return tx.QueryRowContext(ctx, "EXPLAIN QUERY PLAN "+statement, args...).Scan(&id, &parent, &unused, &step)
+		})
+		if err != nil || !strings.Contains(step, "SEARCH") || !strings.Contains(step, index) {
+			t.Errorf("%s: %s, %v; want a search by %s", name, step, err, index)
+		}
+	}
 }

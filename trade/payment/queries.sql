@@ -111,10 +111,13 @@ SELECT class AS kind, channel, transaction_id, '' AS refund_no, trade_no, order_
 FROM payment_receipt WHERE class = ? AND received_at < ? ORDER BY received_at DESC LIMIT ?
 
 -- name: ConflictCases
--- Of the other classes, which are cases anyway, no second time.
+-- Of the classes that are cases anyway, no second time. NOT IN, so that the index on conflicts is taken and not the one on class,
+-- in which most receipts are APPLY.
 SELECT 'CONFLICTING_NOTICE' AS kind, channel, transaction_id, '' AS refund_no, trade_no, order_no, amount, currency, state, reason, deliveries,
   conflicts, received_at AS at
-FROM payment_receipt WHERE conflicts > 0 AND class IN ('APPLY', 'IGNORED') AND received_at < ? ORDER BY received_at DESC LIMIT ?
+FROM payment_receipt
+WHERE conflicts > 0 AND class NOT IN ('LATE', 'SECOND', 'WRONG_AMOUNT', 'UNKNOWN_ORDER', 'WRONG_MERCHANT') AND received_at < ?
+ORDER BY received_at DESC LIMIT ?
 
 -- name: RefundCases
 SELECT 'REFUND_FAILED' AS kind, channel, transaction_id, refund_no, '' AS trade_no, order_no, amount, currency, state, reason,
