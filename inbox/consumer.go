@@ -153,9 +153,10 @@ var ErrStopped = errors.New("consumer stopped by itself")
 //     the next round takes it.
 //  3. After: the drain has committed m4 and the queue is gone; m5 is applied at once, after m4.
 //
-// A database that locks rows must make the two transactions meet at the queue's row: Blocked reads it locked (shared is
-// enough), Dequeue deletes it only if the queue is empty after taking its lock. Then m5 waits for the drain, or the
-// drain's delete waits for m5, sees it and keeps the row.
+// A database that locks rows must make the two transactions meet at the queue's row: Blocked locks it for update, several
+// in one order, and Dequeue deletes it only if the queue is empty. Then m5 waits for the drain, or the drain waits for m5,
+// sees it and keeps the row. A drain asks Blocked before it does anything else, so that two instances of a consumer never
+// work on one queue at a time, and a queue that is gone since it was read is left alone.
 func (c *Consumer[TX]) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

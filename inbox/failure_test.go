@@ -219,6 +219,21 @@ func TestAQueueThatChangedSinceItWasReadIsReadAgain(t *testing.T) {
 	})
 }
 
+// The queue that was read is gone: another instance has worked it off, or a person has given it up.
+func TestAQueueThatIsGoneSinceItWasReadIsLeftAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		c, _ := running(t, s, newSource(), inbox.Config{}, moved(s.effect))
+		settle()
+		s.set(func(s *store) {
+			s.oldDue = []inbox.Queue{{Aggregate: event("O-1", 1).Aggregate, Messages: []inbox.Queued{{Event: event("O-1", 1), Attempts: 1}}}}
+		})
+		c.Wake()
+		pass(time.Minute)
+		same(t, "applied", s.log("O-1"), "[]")
+	})
+}
+
 func TestAPanickingHandlerIsAnErrorWithThePlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newStore()

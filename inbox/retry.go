@@ -93,6 +93,11 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
 	err := c.update(ctx, func(ctx context.Context, tx TX) error {
 		t = tally{}
 		now := c.cfg.Now()
+		// Takes the queue's lock, on a database that has such: see Run.
+		a := messages[0].Event.Aggregate
+		if blocked, err := c.parking.Blocked(ctx, tx, c.cfg.Consumer, []convergo.Aggregate{a}); err != nil || !blocked[a] {
+			return err
+		}
 		for _, m := range messages {
 			duplicates := t.duplicates
 			blocks, err := c.retry(ctx, tx, m, &t, now)

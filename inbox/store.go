@@ -61,7 +61,8 @@ type Store[TX any] interface {
 
 // Parking is what keeping failed messages needs of a database. All methods with a tx act inside it.
 type Parking[TX any] interface {
-	// Blocked tells which of the aggregates have a queue at this consumer.
+	// Blocked tells which of the aggregates have a queue at this consumer. Until tx ends nobody else may drain those queues or
+	// append to them: a database that locks rows locks theirs for update, in one order.
 	Blocked(ctx context.Context, tx TX, consumer string, aggregates []convergo.Aggregate) (map[convergo.Aggregate]bool, error)
 	// Enqueue appends an event to its aggregate's queue; once per consumer and message. A message in a queue is known by its
 	// key, aggregate and payload together, here and below: one that has another's key is not taken for it.
