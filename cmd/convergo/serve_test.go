@@ -257,6 +257,37 @@ func TestABrokerThatLostEventsIsRefilled(t *testing.T) {
 	}
 }
 
+// What a power cut may have cost a service is made good when that service starts, however many starts of others come before.
+func TestARefillIsOwedUntilTheServiceStarts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := startPlatform(t, dir, append(quickly(), "--payment-window", "1h")...)
+	p.stock("CUP", 500, 10)
+	p.end(0)
+	p = startPlatform(t, dir, append(quickly(), "--payment-window", "1h", "--services", "order,inventory")...)
+	bearer := p.session("u-1")
+	o := p.place(bearer, "r-1", "CUP", 1)
+	p.settled("order", "inventory") // both have sent what they had to say
+	p.end(0)
+	if err := os.RemoveAll(filepath.Join(dir, brokerFolder)); err != nil {
+		t.Fatal(err)
+	}
+	for _, services := range []string{"payment", "ledger,order"} { // the order's events are sent again, the inventory's are not
+		startPlatform(t, dir, "--services", services).end(0)
+	}
+	owes := &folder{path: dir}
+	if left, err := owes.owed(); err != nil || len(left) != 6 || left["inventory"].IsZero() || !left["order"].IsZero() {
+		t.Errorf("%v %v are owed", left, err)
+	}
+	p = startPlatform(t, dir, quickly()...)
+	if v := p.wait(bearer, o.OrderNo, "payable"); !v.IsPayable {
+		t.Errorf("%s %s", v.Status, v.Reason)
+	}
+	if left, err := owes.owed(); err != nil || len(left) > 0 {
+		t.Errorf("%v %v are owed still", left, err)
+	}
+}
+
 func TestTheOperatorKeyIsShownToPeopleOnly(t *testing.T) {
 	f := &folder{path: "data", Secrets: secrets{OperatorKey: "op_secret"}}
 	for shown, want := range map[bool]string{true: "operator key   op_secret (in data/secrets.json)\n", false: "operator key   in data/secrets.json\n"} {

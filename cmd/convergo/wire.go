@@ -71,7 +71,9 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, err
 		}
 	}
-	_, missing := os.Stat(f.file(brokerFolder))
+	if err = p.oweRefill(); err != nil {
+		return nil, err
+	}
 	p.broker, err = embedded.Open(ctx, embedded.Config{
 		Dir: f.file(brokerFolder), MaxAge: cfg.KeepBroker, SyncInterval: syncInterval, Log: log, Probe: p.probe,
 	})
@@ -93,39 +95,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, fmt.Errorf("service %s: %w", name, err)
 		}
 	}
-	return p, p.refill(ctx, missing != nil || p.broker.Recovery().Events > 0)
-}
-
-const (
-	// syncInterval is the broker's: what it confirmed within it before a power cut may be lost.
-	syncInterval = 10 * time.Second
-	brokerFolder = "broker"
-)
-
-// refill puts events that the broker may have lost back into the outboxes. When the platform was not stopped cleanly that
-// is everything written since shortly before its last sign of life; when the broker misses events (a folder that was
-// deleted or damaged) it is everything that the broker should have. Consumers that have them already notice the keys.
-func (p *platform) refill(ctx context.Context, lost bool) error {
-	since := p.folder.Died.Add(-syncInterval - 2*beatEvery)
-	switch {
-	case lost:
-		since = time.Now().Add(-p.cfg.KeepBroker)
-	case p.folder.Died.IsZero():
-		return nil
-	}
-	total := 0
-	for _, u := range p.units {
-		n, err := u.store.Replay(ctx, since, time.Now())
-		if err != nil {
-			return fmt.Errorf("service %s: refill the broker: %w", u.service.Name(), err)
-		}
-		total += n
-	}
-	if total > 0 {
-		p.log.Info("events that the broker may have lost are sent again", "since", since, "events", total,
-			"stopped_cleanly", p.folder.Died.IsZero(), "broker", p.broker.Recovery())
-	}
-	return p.folder.beat()
+	return p, p.refill(ctx)
 }
 
 func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
