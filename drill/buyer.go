@@ -158,7 +158,7 @@ func (b *buyer) settle(ctx context.Context) (func(context.Context) error, error)
 	case RacesTimeout:
 		return b.raceTimeout(ctx)
 	case PaysTwice:
-		return nil, errors.Join(b.payRight(ctx), b.pay(ctx, simulate.PayOptions{}, FaultSecondPayment))
+		return nil, b.payTwice(ctx)
 	case PaysWrong:
 		return nil, errors.Join(b.pay(ctx, simulate.PayOptions{Amount: 1}, FaultWrongAmount), b.payRight(ctx))
 	case PaysElsewhere:
@@ -169,6 +169,19 @@ func (b *buyer) settle(ctx context.Context) (func(context.Context) error, error)
 	default:
 		return nil, b.payRight(ctx)
 	}
+}
+
+// payTwice: two cashier pages are open, both are paid, and the channel takes the money of both.
+func (b *buyer) payTwice(ctx context.Context) error {
+	first, err := b.link(ctx)
+	if err != nil || first == "" {
+		return err
+	}
+	second, err := b.link(ctx)
+	if err != nil || second == "" {
+		return errors.Join(err, b.payLink(ctx, first, simulate.PayOptions{}, ""))
+	}
+	return errors.Join(b.payLink(ctx, first, simulate.PayOptions{}, ""), b.payLink(ctx, second, simulate.PayOptions{Force: true}, FaultSecondPayment))
 }
 
 func (b *buyer) payRight(ctx context.Context) error { return b.pay(ctx, simulate.PayOptions{}, "") }

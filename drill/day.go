@@ -116,7 +116,7 @@ func Generate(seed uint64, n int) Day {
 	}
 	g.day.Products[hotSKU] = Product{Prices: map[string]int64{"": 1_999}, Stock: int64(n) * 10}
 	g.day.Products[scarceSKU] = Product{Prices: map[string]int64{"": 49_900}, Stock: 1}
-	g.day.Coupons = []Coupon{{hotCoupon, 1_000, int64(n)/8 + 2}, {hugeCoupon, 10_000_000, int64(n)/50 + 2}}
+	g.day.Coupons = []Coupon{{hotCoupon, 1_000, max(int64(n)/8, 20)}, {hugeCoupon, 10_000_000, int64(n)/50 + 2}}
 	for i := range memberCount {
 		g.day.Grants[member(i)] = openingGift
 	}

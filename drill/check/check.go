@@ -199,11 +199,12 @@ func prepare(ctx context.Context, tx *sql.Tx, now time.Time) (horizon int64, err
 		}
 	}
 	for _, name := range Services() {
-		for table, age := range map[string]string{
-			"outbox_event": "created_at", "inbox_mark": "marked_at", "idempotency_record": "created_at",
-			"outside_call": "CASE WHEN state >= 2 THEN updated_at END", // open ones stay whatever their age
+		for table, of := range map[string]struct{ oldest, age string }{
+			"outbox_event": {"id", "created_at"}, "inbox_mark": {"id", "marked_at"}, "idempotency_record": {"id", "created_at"},
+			// Open calls stay whatever their age.
+			"outside_call": {"CASE WHEN state >= 2 THEN id END", "CASE WHEN state >= 2 THEN updated_at END"},
 		} {
-			h, err := kept(ctx, tx, `"`+name+`".`+table, age, now)
+			h, err := kept(ctx, tx, name, table, of.oldest, of.age, now)
 			if err != nil {
 				return 0, err
 			}
@@ -213,21 +214,28 @@ func prepare(ctx context.Context, tx *sql.Tx, now time.Time) (horizon int64, err
 	return horizon, nil
 }
 
-// kept is the time since which the table is whole, with a day's margin; 0 when no row was ever deleted from it. Retention
-// keeps rows for days, so what is missing from the last hour is damage and not retention.
-func kept(ctx context.Context, tx *sql.Tx, table, age string, now time.Time) (int64, error) {
-	var rows, last, first sql.NullInt64
-	if err := tx.QueryRowContext(ctx, "SELECT COUNT(*), MAX(id), MIN("+age+") FROM "+table).Scan(&rows, &last, &first); err != nil {
-		return 0, fmt.Errorf("%s: %w", table, err)
+// kept is the time since which the table is whole, with a day's margin; 0 when nothing was deleted from its beginning.
+// Retention keeps rows for days, so what is missing from the last hour is damage and not retention.
+func kept(ctx context.Context, tx *sql.Tx, schema, table, oldest, age string, now time.Time) (int64, error) {
+	var id, first sql.NullInt64
+	err := tx.QueryRowContext(ctx, "SELECT MIN("+oldest+"), MIN("+age+`) FROM "`+schema+`".`+table).Scan(&id, &first)
+	if err != nil {
+		return 0, fmt.Errorf("%s.%s: %w", schema, table, err)
 	}
 	recent := now.Add(-time.Hour).UnixMicro()
-	if rows.Int64 >= last.Int64 {
-		return 0, nil
+	if id.Valid {
+		if id.Int64 <= 1 {
+			return 0, nil
+		}
+		return min(first.Int64+(24*time.Hour).Microseconds(), recent), nil
 	}
-	if !first.Valid {
-		return recent, nil
+	// Nothing is there: everything was deleted, or nothing ever was there. SQLite remembers the last id that it gave.
+	var given int64
+	err = tx.QueryRowContext(ctx, `SELECT COALESCE(MAX(seq), 0) FROM "`+schema+`".sqlite_sequence WHERE name = ?`, table).Scan(&given)
+	if err != nil || given == 0 {
+		return 0, err
 	}
-	return min(first.Int64+(24*time.Hour).Microseconds(), recent), nil
+	return recent, nil
 }
 
 const shown = 5 // broken rows in an equation's detail

@@ -69,7 +69,7 @@ const (
 	canceled   = `SELECT o.order_no FROM "order".orders o JOIN inventory.stock_hold h ON h.order_no = o.order_no WHERE o.status = 'CANCELED' LIMIT 1`
 	refunded   = `SELECT order_no FROM "order".orders WHERE status = 'REFUNDED' AND payable > 0 LIMIT 1`
 	aRefund    = `SELECT refund_no FROM "order".refund WHERE cash > 0 LIMIT 1`
-	applying   = `SELECT transaction_id FROM payment.payment_receipt WHERE class = 'APPLY' LIMIT 1`
+	applying   = `SELECT r.transaction_id FROM payment.payment_receipt r JOIN "order".orders o ON o.order_no = r.order_no WHERE r.class = 'APPLY' AND o.refund_count = 0 LIMIT 1`
 	late       = `SELECT transaction_id FROM payment.payment_receipt WHERE class IN ('LATE', 'SECOND') LIMIT 1`
 	discounted = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND coupon_code = 'TEN-OFF' LIMIT 1`
 	spender    = `SELECT order_no FROM "order".orders WHERE status = 'COMPLETED' AND points_spent > 0 LIMIT 1`
@@ -189,7 +189,7 @@ func orderDamage() []damage {
 		{name: "requested and forgotten", equation: refunds, pick: aRefund, do: []string{`UPDATE "order".refund SET status = 'REQUESTED' WHERE refund_no = :k`}},
 		{name: "failed on one side", equation: refunds, pick: aRefund, do: []string{`UPDATE payment.payment_refund SET state = 'FAILED' WHERE refund_no = :k`}},
 		{name: "line share off by one", equation: sums, pick: discounted, do: []string{`UPDATE "order".order_line SET coupon_share = coupon_share + 1 WHERE order_no = :k AND line_no = 1`}},
-		{name: "shares moved between lines", equation: sums, pick: `SELECT order_no FROM "order".order_line WHERE payable > 1 GROUP BY order_no HAVING COUNT(*) > 1 LIMIT 1`,
+		{name: "shares moved between lines", equation: sums, pick: `SELECT order_no FROM "order".order_line WHERE line_no IN (1, 2) AND payable > 1 GROUP BY order_no HAVING COUNT(*) = 2 LIMIT 1`,
 			do: []string{`UPDATE "order".order_line SET payable = payable + 1 WHERE order_no = :k AND line_no = 1`, `UPDATE "order".order_line SET payable = payable - 1 WHERE order_no = :k AND line_no = 2`}},
 		{name: "line missing", equation: sums, pick: done, do: []string{`DELETE FROM "order".order_line WHERE order_no = :k`}},
 		{name: "line without order", equation: sums, pick: done, do: []string{`UPDATE "order".order_line SET order_no = 'NO-SUCH' WHERE order_no = :k AND line_no = 1`}, want: "NO-SUCH"},

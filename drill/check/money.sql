@@ -36,7 +36,7 @@ SELECT o.order_no, 'the channel kept ' || COALESCE(m.kept, 0) || ', the order sa
 FROM "order".orders o
 LEFT JOIN paid p ON p.order_no = o.order_no
 LEFT JOIN (SELECT i.order_no, SUM(c.amount - c.refunded) AS kept FROM payment.payment_intent i JOIN world.channel_payment c ON c.trade_no = i.trade_no
-           WHERE NOT EXISTS (SELECT 1 FROM payment.payment_receipt r WHERE r.transaction_id = c.transaction_id AND r.class = 'WRONG_MERCHANT' AND r.merchant = c.merchant)
+           WHERE (c.transaction_id, c.merchant) NOT IN (SELECT transaction_id, merchant FROM payment.payment_receipt WHERE class = 'WRONG_MERCHANT')
            GROUP BY i.order_no) m ON m.order_no = o.order_no
 LEFT JOIN (SELECT order_no, SUM(cash) AS cash FROM "order".refund WHERE status = 'REFUNDED' GROUP BY order_no) f ON f.order_no = o.order_no
 WHERE COALESCE(m.kept, 0) <> CASE WHEN p.order_no IS NULL THEN 0 ELSE o.payable END - COALESCE(f.cash, 0)
@@ -63,7 +63,7 @@ LEFT JOIN payment.payment_intent i ON i.trade_no = r.trade_no
 LEFT JOIN payment.payment_order p ON p.order_no = i.order_no
 WHERE r.kind = 'payment.succeeded' AND CASE r.class
   WHEN 'UNKNOWN_ORDER' THEN i.trade_no IS NOT NULL OR r.order_no <> ''
-  WHEN 'WRONG_MERCHANT' THEN EXISTS (SELECT 1 FROM payment.payment_receipt a WHERE a.class = 'APPLY' AND a.merchant = r.merchant)
+  WHEN 'WRONG_MERCHANT' THEN r.merchant IN (SELECT merchant FROM payment.payment_receipt WHERE class = 'APPLY')
   WHEN 'WRONG_AMOUNT' THEN p.order_no IS NULL OR r.order_no <> p.order_no OR (r.amount = p.payable AND r.currency = p.currency)
   WHEN 'APPLY' THEN p.order_no IS NULL OR r.order_no <> p.order_no OR r.amount <> p.payable OR r.currency <> p.currency OR r.transaction_id <> p.paid_transaction
   WHEN 'SECOND' THEN p.order_no IS NULL OR r.order_no <> p.order_no OR p.state <> 'PAID' OR r.transaction_id = p.paid_transaction OR r.amount <> p.payable
@@ -99,7 +99,7 @@ SELECT COUNT(*) FROM payment.payment_intent
 SELECT i.trade_no, 'the payment is ' || COALESCE(p.state, 'missing') || ', the trade is ' || i.state || ' here and ' || COALESCE(t.state, 'open') || ' at the channel'
 FROM payment.payment_intent i LEFT JOIN payment.payment_order p ON p.order_no = i.order_no LEFT JOIN world.channel_trade t ON t.trade_no = i.trade_no
 WHERE p.order_no IS NULL OR (p.state IN ('PAID', 'CLOSED') AND t.trade_no IS NULL)
-   OR (i.state = 'PAID') <> EXISTS (SELECT 1 FROM payment.payment_receipt r WHERE r.trade_no = i.trade_no AND r.kind = 'payment.succeeded' AND r.class <> 'WRONG_MERCHANT')
+   OR (i.state = 'PAID') <> (i.trade_no IN (SELECT trade_no FROM payment.payment_receipt WHERE kind = 'payment.succeeded' AND class <> 'WRONG_MERCHANT'))
 
 -- name: the channel's bill is our receipts, as multisets.checked
 SELECT (SELECT COUNT(*) FROM world.channel_payment) + (SELECT COUNT(*) FROM payment.payment_receipt WHERE kind = 'payment.succeeded')
