@@ -77,7 +77,8 @@ type Settlement struct {
 
 // Store is what the relay needs of a database. Every method is bounded by ctx and is safe for concurrent use.
 type Store interface {
-	// Lease renews req.Held, then takes free or expired lanes so that every live relay of this store ends up with its
+	// Lease renews req.Held, then takes free or expired lanes, and those of the owner's that are not in Held (the answer
+	// that told of them was lost), so that every live relay of this store ends up with its
 	// fair share (the ceiling of Lanes / live relays), giving up renewed ones above it. It returns all leases now held.
 	// A renewed lease keeps its token; an acquired one has a new token, greater than every earlier token of the lane.
 	// Expiry is set and judged by the database's clock. A lease in Held with a stale token is not renewed.

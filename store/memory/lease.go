@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -55,7 +56,8 @@ func (tx *Tx) lease(req relay.LeaseRequest, share int, now time.Time) []relay.Le
 	for i := 0; i < convergo.Lanes && len(held) < share && !req.RenewOnly; i++ {
 		lane := convergo.Lane(i)
 		row, _ := tx.now.lanes.get(lane)
-		if row.owner != "" && row.expires > convergo.Micros(now) {
+		unknown := row.owner == req.Owner && !slices.ContainsFunc(held, func(l relay.Lease) bool { return l.Lane == lane })
+		if row.owner != "" && row.expires > convergo.Micros(now) && !unknown {
 			continue
 		}
 		row = laneRow{owner: req.Owner, token: row.token + 1, expires: expires}

@@ -50,7 +50,7 @@ func (s *Store) lease(ctx context.Context, tx *Tx, req relay.LeaseRequest) ([]re
 		return nil, err
 	}
 	taken, err := list(ctx, tx, func(rows *sql.Rows) (l relay.Lease, err error) { return l, rows.Scan(&l.Lane, &l.Token) },
-		s.sql.Get("TakeLanes"), req.Owner, term, share-len(held))
+		s.sql.Get("TakeLanes"), req.Owner, term, share-len(held), leasesText(held))
 	if err != nil {
 		return nil, fmt.Errorf("TakeLanes: %w", s.explain(err))
 	}

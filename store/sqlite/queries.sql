@@ -180,9 +180,12 @@ UPDATE outbox_lane SET owner = '', expires_at = 0
  WHERE owner = ?2 AND (lane, token) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
 
 -- name: TakeLanes
+-- Also those of the owner's own that are not among ?4, the leases it has: the answer that told of them was lost.
 UPDATE outbox_lane SET owner = ?1, token = token + 1, expires_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2
  WHERE lane IN (SELECT lane FROM outbox_lane
-                 WHERE owner = '' OR expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) ORDER BY lane LIMIT ?3)
+                 WHERE owner = '' OR expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+                    OR owner = ?1 AND lane NOT IN (SELECT value ->> 0 FROM json_each(?4))
+                 ORDER BY lane LIMIT ?3)
 RETURNING lane, token
 
 -- Inbox --------------------------------------------------------------------------------------------------------------

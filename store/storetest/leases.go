@@ -17,6 +17,7 @@ func leaseLaws[TX any]() []law[TX] {
 		{"a stale token is not renewed", staleNotRenewed[TX]},
 		{"a lease re-acquired by the same owner has a new token", reacquiredIsNew[TX]},
 		{"lanes are shared fairly and given up when a relay joins", sharedFairly[TX]},
+		{"lanes that an owner got with an answer that was lost are its own again at once", lostAnswer[TX]},
 		{"asked to renew only, a store takes no lane and gives none up", renewOnly[TX]},
 		{"release is immediate and conditional on the token", releaseConditional[TX]},
 		{"expired leases are taken over and their owner settles nothing (B13)", expiredTakenOver[TX]},
@@ -59,7 +60,7 @@ func staleNotRenewed[TX any](r *rig[TX]) {
 	first := r.lease("a")
 	stale := []relay.Lease{first[0], first[1]}
 	stale[0].Token--
-	stale[1].Token++
+	stale[1].Token += 100 // one that was never given
 	got := r.byLane(r.lease("a", stale...))
 	for _, l := range stale {
 		if token, ok := got[l.Lane]; ok && token == l.Token {
@@ -124,6 +125,32 @@ func sharedFairly[TX any](r *rig[TX]) {
 	r.release("b", held["b"]...)
 	r.release("c", held["c"]...)
 	equal(r, "lanes of a when it is alone again", len(r.lease("a", held["a"]...)), convergo.Lanes)
+}
+
+// The owner does not name what it does not know of. Nobody else may have those lanes; without this law they would lie idle
+// until the lease ends.
+func lostAnswer[TX any](r *rig[TX]) {
+	tokens := func(leases []relay.Lease) map[convergo.Lane]int64 {
+		by := map[convergo.Lane]int64{}
+		for _, l := range leases {
+			by[l.Lane] = l.Token
+		}
+		return by
+	}
+	lost := tokens(r.lease("a"))
+	again := r.lease("a")
+	equal(r, "lanes", len(again), convergo.Lanes)
+	for _, l := range again {
+		if l.Token <= lost[l.Lane] {
+			r.Errorf("lane %d has token %d again", l.Lane, l.Token)
+		}
+	}
+	known := tokens(r.lease("a", again[:10]...))
+	equal(r, "lanes", len(known), convergo.Lanes)
+	for _, l := range again[:10] {
+		equal(r, "token of one that was named", known[l.Lane], l.Token)
+	}
+	equal(r, "lanes of another", len(r.lease("b")), 0)
 }
 
 func renewOnly[TX any](r *rig[TX]) {
