@@ -21,6 +21,8 @@ type Tx struct {
 	done  atomic.Bool
 	hooks []func()
 	woken struct{ events, calls bool } // wake-ups that are arranged already
+	rows  []*sql.Rows                  // that were handed out: see closeRows
+	row   []*sql.Row
 }
 
 // usable tells why a statement cannot run now. On the write connection a statement is never interrupted: SQLite answers an
@@ -60,7 +62,11 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	if err := t.usable(ctx); err != nil {
 		return nil, err
 	}
-	return t.conn.QueryContext(t.context(ctx), query, args...)
+	rows, err := t.conn.QueryContext(t.context(ctx), query, args...)
+	if err == nil {
+		t.rows = append(t.rows, rows)
+	}
+	return rows, err
 }
 
 // QueryRowContext implements convergo.Tx.
@@ -68,7 +74,27 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	if err := t.usable(ctx); err != nil {
 		return t.store.read.QueryRowContext(over{ctx, err}, query)
 	}
-	return t.conn.QueryRowContext(t.context(ctx), query, args...)
+	row := t.conn.QueryRowContext(t.context(ctx), query, args...)
+	t.row = append(t.row, row)
+	return row
+}
+
+// closeRows closes the rows that a function left open, as the end of a *sql.Tx does. On the write connection, which has no
+// end, they would keep its old snapshot for ever: nobody could write any more, nor close the store.
+func (t *Tx) closeRows() {
+	for _, r := range t.rows {
+		_ = r.Close()
+	}
+	for _, r := range t.row {
+		_ = r.Scan() // closes it; if it has been scanned, nothing happens
+	}
+	t.rows, t.row = nil, nil
+}
+
+// call runs fn as part of the transaction.
+func (t *Tx) call(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	defer t.closeRows()
+	return fn(context.WithValue(ctx, openUpdate{t.store}, t), t)
 }
 
 // over is an ended context with an error of our choice: the way to make a *sql.Row that answers with that error.
@@ -163,7 +189,7 @@ func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Co
 	if err != nil {
 		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, s.explain(err))
 	}
-	if err = fn(context.WithValue(ctx, openUpdate{s}, tx), tx); err != nil {
+	if err = tx.call(ctx, fn); err != nil {
 		return err
 	}
 	if err = tx.usable(ctx); err != nil {
@@ -218,7 +244,8 @@ func (s *Store) Nested(ctx context.Context, tx convergo.Tx, fn func(ctx context.
 			s.undo(savepoint)
 		}
 	}()
-	if err := fn(context.WithValue(ctx, openUpdate{s}, inner), inner); err != nil {
+	err := inner.call(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
+	if err != nil {
 		return err
 	}
 	if err := inner.usable(ctx); err != nil {
@@ -243,6 +270,7 @@ func (s *Store) View(ctx context.Context, fn func(ctx context.Context, tx conver
 	tx := &Tx{store: s, conn: conn}
 	defer func() {
 		tx.done.Store(true)
+		tx.closeRows()
 		_, ending := conn.ExecContext(context.Background(), "COMMIT")
 		if closing := errors.Join(ending, conn.Close()); err == nil && closing != nil {
 			err = fmt.Errorf("sqlite store %s: end view: %w", s.opts.Name, closing)
