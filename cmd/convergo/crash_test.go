@@ -138,9 +138,14 @@ func survive(t *testing.T, file string, crashes []string) {
 		}
 		playing <- err
 	}()
-	for _, crash := range crashes {
+	for i, crash := range crashes {
 		d.child.Args = append(slices.Clone(args), "--crash-at", crash)
 		d.dieAt(ctx, t, crash)
+		if i%2 == 0 {
+			// After a power cut the broker is refilled from the outboxes, which would hide what a kill has lost. A kill loses nothing
+			// of the broker, so every other time the platform is not told that it was killed.
+			d.forget(t)
+		}
 	}
 	d.child.Args = args
 	if err := d.child.Start(ctx); err != nil {
@@ -243,6 +248,16 @@ func (d *theDrill) dieAt(ctx context.Context, t *testing.T, crash string) {
 	}
 }
 
+// forget removes the signs of an unclean stop.
+func (d *theDrill) forget(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{aliveFile, refillFile} {
+		if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // converged fails unless every equation holds over the tables of a stopped platform.
 func converged(ctx context.Context, t *testing.T, dir string) {
 	t.Helper()
@@ -250,6 +265,11 @@ func converged(ctx context.Context, t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	at, stopped := stoppedAt(dir)
+	if !stopped {
+		t.Error("the platform was not stopped cleanly")
+	}
+	checker.Now = func() time.Time { return at }
 	equations, err := checker.Run(ctx)
 	if err := errors.Join(err, checker.Close()); err != nil {
 		t.Fatal(err)
