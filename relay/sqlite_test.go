@@ -37,7 +37,7 @@ func TestOrderHoldsOnSQLiteWhileRelaysComeAndGo(t *testing.T) {
 		return nil
 	}}
 	cfg := relay.Config{
-		Batch: 32, Lease: 3 * time.Second, Poll: 20 * time.Millisecond, MaxAttempts: 1000,
+		Batch: 32, Lease: 15 * time.Second, Poll: 20 * time.Millisecond, MaxAttempts: 1000, // a short lease ends on a loaded machine
 		Backoff: convergo.Backoff{Base: 2 * time.Millisecond, Cap: 50 * time.Millisecond},
 	}
 	relays := []*running{start(store, b, cfg), start(store, b, cfg), start(store, b, cfg)}
