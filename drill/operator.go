@@ -21,8 +21,8 @@ type deadLetter struct {
 	} `json:"event"`
 }
 
-// DeadLetters lists the open dead letters of a service.
-func (c *Client) DeadLetters(ctx context.Context, service string) ([]deadLetter, error) {
+// deadLetters lists the open dead letters of a service.
+func (c *Client) deadLetters(ctx context.Context, service string) ([]deadLetter, error) {
 	var page struct {
 		Dead []deadLetter `json:"dead"`
 	}
@@ -34,7 +34,7 @@ func (c *Client) DeadLetters(ctx context.Context, service string) ([]deadLetter,
 // It returns how many, and an error for dead letters that are not the drill's own poison.
 func (c *Client) DiscardPoison(ctx context.Context) (discarded int, err error) {
 	for _, service := range check.Services() {
-		letters, listing := c.DeadLetters(ctx, service)
+		letters, listing := c.deadLetters(ctx, service)
 		if listing != nil {
 			return discarded, listing
 		}

@@ -164,7 +164,8 @@ func openPaths(s trade.Service) []string {
 }
 
 func idempotencyProblem(w http.ResponseWriter, _ *http.Request, status int, title, detail string) {
-	p := trade.NewProblem(status, "header.Idempotency-Key", detail, "send 'Idempotency-Key: KEY' with 1 to 255 visible characters of your choice, a new one for each new request")
+	p := trade.NewProblem(status, "header.Idempotency-Key", detail,
+		"send 'Idempotency-Key: KEY' with 1 to 255 visible characters of your choice, a new one for each new request")
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
 		p.Field, p.Remedy = "body", "send less in one request"

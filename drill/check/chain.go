@@ -14,20 +14,16 @@ import (
 // eight-byte big-endian numbers, in the order below. It names the first link that does not hold.
 func ledgerChain(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	e := Equation{Name: "the ledger's hash chain is whole"}
-	rows, err := tx.QueryContext(ctx, `SELECT j.journal_key, j.seq, j.kind, j.order_no, j.corrects, j.reason, j.cause, j.actor, j.at, j.prev_hash, j.hash,
-		p.journal_key IS NOT NULL, COALESCE(p.account, ''), COALESCE(p.currency, ''), COALESCE(p.debit, 0), COALESCE(p.credit, 0)
-		FROM ledger.journal j LEFT JOIN ledger.posting p ON p.journal_key = j.journal_key ORDER BY j.seq, p.line_no`)
-	if err != nil {
-		return e, err
-	}
 	var all []*journal
-	for rows.Next() {
+	err := each(ctx, tx, `SELECT j.journal_key, j.seq, j.kind, j.order_no, j.corrects, j.reason, j.cause, j.actor, j.at, j.prev_hash, j.hash,
+		p.journal_key IS NOT NULL, COALESCE(p.account, ''), COALESCE(p.currency, ''), COALESCE(p.debit, 0), COALESCE(p.credit, 0)
+		FROM ledger.journal j LEFT JOIN ledger.posting p ON p.journal_key = j.journal_key ORDER BY j.seq, p.line_no`, func(scan func(...any) error) error {
 		var j journal
 		var p posting
 		var posted bool
-		if err := rows.Scan(&j.key, &j.seq, &j.kind, &j.orderNo, &j.corrects, &j.reason, &j.cause, &j.actor, &j.at, &j.prev, &j.hash,
+		if err := scan(&j.key, &j.seq, &j.kind, &j.orderNo, &j.corrects, &j.reason, &j.cause, &j.actor, &j.at, &j.prev, &j.hash,
 			&posted, &p.account, &p.currency, &p.debit, &p.credit); err != nil {
-			return e, errors.Join(err, rows.Close())
+			return err
 		}
 		if n := len(all); n == 0 || all[n-1].key != j.key {
 			all = append(all, &j)
@@ -36,8 +32,9 @@ func ledgerChain(ctx context.Context, tx *sql.Tx) (Equation, error) {
 			last := all[len(all)-1]
 			last.postings = append(last.postings, p)
 		}
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil
+	})
+	if err != nil {
 		return e, err
 	}
 	e.Checked = len(all)

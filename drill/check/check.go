@@ -28,7 +28,7 @@ func Services() []string {
 	return []string{"order", "payment", "inventory", "coupon", "points", "shipping", "ledger", "notification", "risk"}
 }
 
-// Subscriptions: which service must have applied which events. It is written down here once more, and not asked of the
+// Subscriptions are which service must have applied which events. It is written down here once more, and not asked of the
 // services, because a service that forgot a subscription must not look converged. A test compares both.
 func Subscriptions() map[string][]string {
 	return map[string][]string{
@@ -251,21 +251,16 @@ func equation(ctx context.Context, tx *sql.Tx, title string, statements map[stri
 	}
 	query := statements[title+".broken"]
 	used := slices.DeleteFunc(slices.Clone(args), func(a any) bool { return !strings.Contains(query, ":"+a.(sql.NamedArg).Name) })
-	rows, err := tx.QueryContext(ctx, query, used...)
-	if err != nil {
-		return e, err
-	}
 	var details []string
-	for rows.Next() {
+	err := each(ctx, tx, query, func(scan func(...any) error) error {
 		var key, detail sql.NullString
-		if err := rows.Scan(&key, &detail); err != nil {
-			return e, errors.Join(err, rows.Close())
-		}
+		err := scan(&key, &detail)
 		e.Broken++
 		details = append(details, key.String+": "+detail.String)
-	}
+		return err
+	}, used...)
 	e.Detail = strings.Join(firstFew(details), "; ")
-	return e, errors.Join(rows.Err(), rows.Close())
+	return e, err
 }
 
 // parse reads the file's "-- name: …" statements and repeats what stands in /*union:…*/ for every service.

@@ -82,15 +82,17 @@ func counts(ctx context.Context, tx *sql.Tx, query string) (map[string]int, erro
 	})
 }
 
-func each(ctx context.Context, tx *sql.Tx, query string, row func(scan func(...any) error) error) error {
-	rows, err := tx.QueryContext(ctx, query)
+// each calls row for every row of the query.
+func each(ctx context.Context, tx *sql.Tx, query string, row func(scan func(...any) error) error, args ...any) (err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		if err := row(rows.Scan); err != nil {
-			return errors.Join(err, rows.Close())
+			return err
 		}
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	return rows.Err()
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -22,24 +21,23 @@ func writtenOnce(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	}
 	var details []string
 	for _, name := range Services() {
-		rows, err := tx.QueryContext(ctx, `SELECT event_key, key_digest, aggregate_type, aggregate_id, aggregate_digest, lane, payload FROM "`+name+`".outbox_event`)
-		if err != nil {
-			return e, err
-		}
-		for rows.Next() {
+		query := `SELECT event_key, key_digest, aggregate_type, aggregate_id, aggregate_digest, CAST(lane AS INTEGER), payload
+			FROM "` + name + `".outbox_event`
+		err := each(ctx, tx, query, func(scan func(...any) error) error {
 			var key, kind, id string
 			var digest, aggregate, payload []byte
 			var lane int
-			if err := rows.Scan(&key, &digest, &kind, &id, &aggregate, &lane, &payload); err != nil {
-				return e, errors.Join(err, rows.Close())
+			if err := scan(&key, &digest, &kind, &id, &aggregate, &lane, &payload); err != nil {
+				return err
 			}
 			e.Checked++
 			if why := unlike(key, kind+"/"+id, digest, aggregate, payload, lane, marks[string(digest)]); why != "" {
 				e.Broken++
 				details = append(details, key+": "+why)
 			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil
+		})
+		if err != nil {
 			return e, err
 		}
 	}
@@ -68,18 +66,13 @@ func unlike(key, of string, digest, aggregate, payload []byte, lane int, marks [
 func applied(ctx context.Context, tx *sql.Tx) (map[string][][]byte, error) {
 	marks := map[string][][]byte{}
 	for _, name := range Services() {
-		rows, err := tx.QueryContext(ctx, `SELECT key_digest, payload_digest FROM "`+name+`".inbox_mark`)
-		if err != nil {
-			return nil, err
-		}
-		for rows.Next() {
+		err := each(ctx, tx, `SELECT key_digest, payload_digest FROM "`+name+`".inbox_mark`, func(scan func(...any) error) error {
 			var key, payload []byte
-			if err := rows.Scan(&key, &payload); err != nil {
-				return nil, errors.Join(err, rows.Close())
-			}
+			err := scan(&key, &payload)
 			marks[string(key)] = append(marks[string(key)], payload)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
