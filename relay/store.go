@@ -98,6 +98,7 @@ type Store interface {
 type Publisher interface {
 	// Publish sends the events and returns one error per event, nil when the broker has confirmed that it is stored and
 	// routed. Of one aggregate's events, none is sent after an earlier one of the same call failed (it then fails too).
-	// convergo.Permanent errors are the message's own fault, convergo.Unreachable ones the broker's.
+	// convergo.Permanent errors are the message's own fault, convergo.Unreachable ones the broker's; so is an answer that did not
+	// come before ctx ended. An error without a verdict spends an attempt.
 	Publish(ctx context.Context, events []convergo.Event) []error
 }
