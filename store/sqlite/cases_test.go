@@ -246,6 +246,49 @@ func TestAnotherProgramInsertsEventsByPlainSQL(t *testing.T) {
 	same(t, "its aggregate", c.Events[99].Event.Aggregate, a)
 }
 
+func TestARowOfAnotherProgramThatCannotBeReadStopsNobody(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "order.db")
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Relaxed: true})
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	db := foreign(t, path)
+	insert := func(id string, lane, createdAt, deliverAt, version, attempts, headers any) error {
+		key, aggregate := convergo.KeyFor("OrderPaid", id, 1).Digest(), convergo.Aggregate{Type: "order", ID: id}.Digest()
+		_, err := db.Exec(`INSERT INTO outbox_event (created_at, lane, key_digest, aggregate_digest, topic, type, aggregate_type, aggregate_id,
+			message_id, event_key, aggregate_version, max_attempts, deliver_at, headers, payload)
+			VALUES (?, ?, ?, ?, 'order', 'OrderPaid', 'order', ?, ?, ?, ?, ?, ?, ?, '{}')`,
+			createdAt, lane, key[:], aggregate[:], id, "m"+id, "OrderPaid:"+id+":v1", version, attempts, deliverAt, headers)
+		return err
+	}
+	for id, row := range map[string][5]any{
+		"lane": {1.5, 1, 0, 0, 0}, "lane text": {"a", 1, 0, 0, 0}, "created": {1, 1.5, 0, 0, 0}, "deliver": {1, 1, "tomorrow", 0, 0},
+		"version": {1, 1, 0, 0.5, 0}, "attempts": {1, 1, 0, 0, "many"},
+	} {
+		if err := insert(id, row[0], row[1], row[2], row[3], row[4], "{}"); err == nil || !strings.Contains(err.Error(), "CHECK") {
+			t.Errorf("%s: %v, want a CHECK that fails", id, err)
+		}
+	}
+	broken := []any{"{", "[]", `{"a":{"b":1}}`, `{"a":1}`, "junk", []byte{0xff, 0xfe}, 7}
+	for i, h := range broken {
+		must(t, insert(fmt.Sprint("broken", i), 1, 1, 0, 0, 0, h))
+	}
+	must(t, insert("good", 1, 1, 0, 0, 0, `{"a":"b"}`))
+	leases, err := s.Lease(t.Context(), relay.LeaseRequest{Owner: "r", Term: time.Minute})
+	must(t, err)
+	c, err := s.Claim(t.Context(), leases, 1000, time.Now())
+	must(t, err)
+	same(t, "claimed", len(c.Events), len(broken)+1)
+	for i, p := range c.Events {
+		err := p.Event.Validate()
+		if i == len(broken) {
+			must(t, err)
+			same(t, "the good one's headers", fmt.Sprint(p.Event.Headers), "map[a:b]")
+		} else if !errors.Is(err, convergo.ErrInvalid) || !strings.Contains(err.Error(), "no JSON object of texts") {
+			t.Errorf("headers %v: %v, want what is wrong with them", broken[i], err)
+		}
+	}
+}
+
 func TestABusyDatabaseIsWaitedForWithinABound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "order.db")
 	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Relaxed: true, BusyTimeout: time.Millisecond})

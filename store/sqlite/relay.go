@@ -99,12 +99,12 @@ func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, er
 func (c *claiming) pending(conn *cachingConn) error {
 	return conn.each(context.Background(), c.store.sql.Get("ClaimLanes"), func(v []driver.Value) error {
 		seq, flags := integer(v[0]), integer(v[1])
-		event, ok, err := eventOfTexts(v[2:])
-		if err == nil && !ok {
-			event, err = c.one(conn, seq)
-		}
-		if err != nil {
-			return err
+		event, ok := eventOfTexts(v[2:])
+		if !ok {
+			var err error
+			if event, err = c.one(conn, seq); err != nil {
+				return err
+			}
 		}
 		c.result.More = c.result.More || flags&1 != 0
 		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Lane: convergo.Lane(flags >> 2), Event: event, Held: flags&2 != 0})

@@ -146,19 +146,16 @@ func eventOf(v []driver.Value) (e convergo.Event, err error) {
 		MaxAttempts: int(integer(v[3])), Topic: text(v[4]), Type: text(v[5]), Aggregate: convergo.Aggregate{Type: text(v[6]), ID: text(v[7])},
 		MessageID: text(v[8]), Key: convergo.Key(text(v[9])), Payload: bytesOf(v[11]),
 	}
-	e.Headers, err = headersOf(text(v[10]))
-	if err != nil {
-		return e, fmt.Errorf("event %s: %w", e.Key, err)
-	}
+	e.Headers = headersOfRow(text(v[10]))
 	return e, nil
 }
 
 // eventOfTexts builds the event out of created_at, deliver_at, aggregate_version, max_attempts, payload and the texts as
 // ClaimLanes joins them; ok is false when they cannot be told apart.
-func eventOfTexts(v []driver.Value) (e convergo.Event, ok bool, err error) {
+func eventOfTexts(v []driver.Value) (e convergo.Event, ok bool) {
 	joined := text(v[5])
 	if strings.Count(joined, "\x1f") != 6 {
-		return e, false, nil
+		return e, false
 	}
 	next := func() (part string) {
 		part, joined, _ = strings.Cut(joined, "\x1f")
@@ -169,10 +166,8 @@ func eventOfTexts(v []driver.Value) (e convergo.Event, ok bool, err error) {
 		MaxAttempts: int(integer(v[3])), Payload: bytesOf(v[4]),
 	}
 	e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, e.Key = next(), next(), next(), next(), next(), convergo.Key(next())
-	if e.Headers, err = headersOf(joined); err != nil {
-		return e, false, fmt.Errorf("event %s: %w", e.Key, err)
-	}
-	return e, true, nil
+	e.Headers = headersOfRow(joined)
+	return e, true
 }
 
 // scanEvent is eventOf for database/sql; before are the columns that stand before the event's.
@@ -247,6 +242,19 @@ func headersOf(encoded string) (map[string]string, error) {
 		return nil, fmt.Errorf("headers %.80q are no JSON object of texts: %w", encoded, err)
 	}
 	return h, nil
+}
+
+// unreadableHeaders is the name of the header that holds what another program wrote in place of a JSON object of texts. No
+// header may have this name, so the event breaks a rule and becomes a dead one, like any other that does; an error here
+// would stop the whole outbox for one row.
+const unreadableHeaders = "headers are no JSON object of texts"
+
+func headersOfRow(encoded string) map[string]string {
+	h, err := headersOf(encoded)
+	if err != nil {
+		return map[string]string{unreadableHeaders: clip(encoded)}
+	}
+	return h
 }
 
 // notNil: the driver binds nil as NULL; no bytes are bytes.

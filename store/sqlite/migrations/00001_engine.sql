@@ -9,11 +9,11 @@
 -- AUTOINCREMENT: an id is never handed out again, also after the newest row has been deleted.
 CREATE TABLE outbox_event (
     id                INTEGER PRIMARY KEY AUTOINCREMENT,
-    created_at        INTEGER NOT NULL,
-    deliver_at        INTEGER NOT NULL DEFAULT 0,
-    lane              INTEGER NOT NULL CHECK (lane BETWEEN 0 AND 63),
-    aggregate_version INTEGER NOT NULL DEFAULT 0 CHECK (aggregate_version >= 0),
-    max_attempts      INTEGER NOT NULL DEFAULT 0 CHECK (max_attempts >= 0),
+    created_at        INTEGER NOT NULL CHECK (typeof(created_at) = 'integer'),
+    deliver_at        INTEGER NOT NULL DEFAULT 0 CHECK (typeof(deliver_at) = 'integer'),
+    lane              INTEGER NOT NULL CHECK (typeof(lane) = 'integer' AND lane BETWEEN 0 AND 63),
+    aggregate_version INTEGER NOT NULL DEFAULT 0 CHECK (typeof(aggregate_version) = 'integer' AND aggregate_version >= 0),
+    max_attempts      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(max_attempts) = 'integer' AND max_attempts >= 0),
     key_digest        BLOB    NOT NULL UNIQUE CHECK (typeof(key_digest) = 'blob' AND length(key_digest) = 32),
     aggregate_digest  BLOB    NOT NULL CHECK (typeof(aggregate_digest) = 'blob' AND length(aggregate_digest) = 32),
     topic             TEXT    NOT NULL CHECK (topic <> ''),
