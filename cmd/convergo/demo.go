@@ -41,7 +41,7 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	day, account, err := c.day()
+	day, account, err := c.day(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,10 +102,29 @@ func (c demoCommand) validate() error {
 }
 
 // day is the day to play, and with a file the account of its rows.
-func (c demoCommand) day() (drill.Day, *drill.FileAccount, error) {
+func (c demoCommand) day(ctx context.Context) (drill.Day, *drill.FileAccount, error) {
 	if c.Orders == "" {
 		return drill.Generate(c.Seed, c.Count), nil, nil
 	}
+	type result struct {
+		day     drill.Day
+		account *drill.FileAccount
+		err     error
+	}
+	read := make(chan result, 1)
+	go func() {
+		day, account, err := c.readDay()
+		read <- result{day, account, err}
+	}()
+	select { // a pipe that nobody writes to blocks already when it is opened
+	case r := <-read:
+		return r.day, r.account, r.err
+	case <-ctx.Done():
+		return drill.Day{}, nil, fmt.Errorf("%s: reading was interrupted", c.Orders)
+	}
+}
+
+func (c demoCommand) readDay() (drill.Day, *drill.FileAccount, error) {
 	f, err := os.Open(c.Orders)
 	if err != nil {
 		return drill.Day{}, nil, err
