@@ -18,6 +18,7 @@ var retailColumns = []string{"InvoiceNo", "StockCode", "Description", "Quantity"
 const (
 	maxRetailRows  = 1_000_000
 	maxRetailField = 1_000
+	maxRetailRow   = 64 << 10    // bytes, with quotes and separators
 	maxPrice       = 100_000_000 // minor units
 	maxQuantity    = 1_000_000
 	maxLines       = 2_000
@@ -68,8 +69,26 @@ func ReadRetail(in io.Reader, limit int) (*Retail, error) {
 	return r, nil
 }
 
+// rowReader ends with an error where a row does not end: a file that is no table may have no end of line, or no end at all.
+type rowReader struct {
+	in   io.Reader
+	left int // bytes that may come until the row is complete
+}
+
+var errRowTooLong = fmt.Errorf("the row is longer than %d bytes, or a quotation mark in it is not closed", maxRetailRow)
+
+func (r *rowReader) Read(p []byte) (int, error) {
+	if r.left <= 0 {
+		return 0, errRowTooLong
+	}
+	n, err := r.in.Read(p)
+	r.left -= n
+	return n, err
+}
+
 func readRows(in io.Reader) ([]retailRow, error) {
-	reader := csv.NewReader(in)
+	bounded := &rowReader{in: in, left: maxRetailRow}
+	reader := csv.NewReader(bounded)
 	reader.FieldsPerRecord = -1 // counted here, for an error that says what is missing
 	reader.ReuseRecord = true
 	header, err := reader.Read()
@@ -77,7 +96,7 @@ func readRows(in io.Reader) ([]retailRow, error) {
 		return nil, errors.New("line 1: the file is empty; its first line must be " + strings.Join(retailColumns, ","))
 	}
 	if err != nil {
-		return nil, csvError(err)
+		return nil, csvError(err, 1)
 	}
 	if len(header) > 0 {
 		header[0] = strings.TrimPrefix(header[0], "\ufeff")
@@ -88,15 +107,17 @@ func readRows(in io.Reader) ([]retailRow, error) {
 		}
 	}
 	var rows []retailRow
+	line := 1
 	for {
+		bounded.left = maxRetailRow
 		record, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, csvError(err)
+			return nil, csvError(err, line+1)
 		}
-		line, _ := reader.FieldPos(0)
+		line, _ = reader.FieldPos(0)
 		row, err := parseRow(line, record)
 		if err != nil {
 			return nil, err
@@ -111,7 +132,11 @@ func readRows(in io.Reader) ([]retailRow, error) {
 	return rows, nil
 }
 
-func csvError(err error) error {
+// csvError names the line of an error; line is where the row began that could not be read.
+func csvError(err error, line int) error {
+	if errors.Is(err, errRowTooLong) {
+		return fmt.Errorf("line %d: %w", line, err)
+	}
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
 		return fmt.Errorf("line %d, column %d: %w", parse.Line, parse.Column, parse.Err)

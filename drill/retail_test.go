@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
@@ -114,6 +115,42 @@ func TestABrokenRetailFileNamesTheLineAndTheColumn(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+}
+
+func TestAFileWithoutAnEndIsRefusedAfterTheLongestRow(t *testing.T) {
+	good := retailHeader + strings.Repeat("900001,10A,CANDLE,6,2030-01-07 08:26:00,2.55,71.0,UK\n", 3_000) // more than one row may have
+	for name, c := range map[string]struct{ begin, repeat, want string }{
+		"zeros instead of a header": {"", "\x00", "line 1: the row is longer than 65536 bytes"},
+		"zeros instead of a row":    {good, "\x00", "line 3002: the row is longer than 65536 bytes"},
+		"a quote that stays open":   {good + `900001,10A,"`, "CANDLE\n", "line 3002: the row is longer than 65536 bytes"},
+	} {
+		endless := &endless{text: c.repeat}
+		r, err := ReadRetail(io.MultiReader(strings.NewReader(c.begin), endless), 0)
+		if err == nil || !strings.Contains(err.Error(), c.want) || r != nil {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if endless.read > 100_000 {
+			t.Errorf("%s: %d bytes were read", name, endless.read)
+		}
+	}
+	if _, err := ReadRetail(strings.NewReader(good), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// endless repeats a text, up to a size that a test can bear.
+type endless struct {
+	text string
+	read int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.read > 10<<20 {
+		return 0, io.EOF
+	}
+	n := copy(p, strings.Repeat(e.text, len(p)/len(e.text)+1))
+	e.read += n
+	return n, nil
 }
 
 func FuzzARetailFileNeverPanicsAndAlwaysAddsUp(f *testing.F) {
