@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"time"
@@ -39,6 +41,12 @@ func channelSecret(s secrets) ([]channel.Secret, error) {
 		return nil, fmt.Errorf("secrets: channel_secret: %w", err)
 	}
 	return []channel.Secret{secret}, nil
+}
+
+// worldToken is what the simulated carrier and messenger know us by: as secret as the channel's secret that it is made of.
+func worldToken(s secrets) string {
+	sum := sha256.Sum256([]byte("carrier and messenger " + s.ChannelSecret))
+	return hex.EncodeToString(sum[:])
 }
 
 // newService makes the unit's service.
@@ -79,11 +87,11 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 	case points.Name:
 		u.service, err = points.New(deps)
 	case shipping.Name:
-		u.service, err = shipping.New(deps, shipping.Config{Carrier: &shipping.HTTPCarrier{BaseURL: world, HTTP: outside}, TrackEvery: p.cfg.TrackEvery})
+		u.service, err = shipping.New(deps, shipping.Config{Carrier: &shipping.HTTPCarrier{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}, TrackEvery: p.cfg.TrackEvery})
 	case ledger.Name:
 		u.service, err = ledger.New(deps)
 	case notification.Name:
-		u.service, err = notification.New(deps, notification.Config{Messenger: &notification.HTTPMessenger{BaseURL: world, HTTP: outside}})
+		u.service, err = notification.New(deps, notification.Config{Messenger: &notification.HTTPMessenger{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}})
 	case risk.Name:
 		u.service, err = risk.New(deps, risk.Config{})
 	default:

@@ -32,7 +32,7 @@ func openWorld(ctx context.Context, path string, s secrets, shop string, faults 
 	w := &outsideWorld{db: db}
 	if err = db.Migrate(ctx, "world", simulate.Migrations()); err == nil {
 		w.World, err = simulate.New(db, simulate.Config{
-			Merchant: merchant, Secrets: secret, NotifyURL: shop + "/payments/notify/" + channelName, Transit: transit, Faults: faults, Log: log,
+			Merchant: merchant, Secrets: secret, Token: worldToken(s), NotifyURL: shop + "/payments/notify/" + channelName, Transit: transit, Faults: faults, Log: log,
 		})
 	}
 	if err != nil {

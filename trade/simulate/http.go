@@ -1,6 +1,8 @@
 package simulate
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
@@ -68,6 +70,18 @@ func (w *World) unreliable(h handler) http.HandlerFunc {
 			return a, err
 		})(unless{rw, &lost}, r)
 	}
+}
+
+// known serves who has the token.
+func (w *World) known(h handler) http.HandlerFunc {
+	want := sha256.Sum256([]byte("Bearer " + w.cfg.Token))
+	return w.unreliable(func(r *http.Request, body []byte) (answer, error) {
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if w.cfg.Token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			return answer{}, refuse(http.StatusUnauthorized, channel.CodeUnauthorized, "the bearer token is not known")
+		}
+		return h(r, body)
+	})
 }
 
 // signed serves what the merchant signed.

@@ -42,6 +42,7 @@ type Config struct {
 	Merchant  string           // the shop's account at the channel
 	Secrets   []channel.Secret // shared with the shop; all verify, all sign
 	NotifyURL string           // where the channel sends its notices
+	Token     string           // bearer token that the carrier and the messenger want; empty wants none
 	HTTP      *http.Client     // that sends them; default http.DefaultClient
 	// Timeout of one delivery of a notice; default 5 s.
 	Timeout time.Duration
@@ -119,11 +120,11 @@ func (w *World) Handler() http.Handler {
 	mux.HandleFunc("POST /channel/refunds", w.signed(w.refund))
 	mux.HandleFunc("GET /channel/refunds/{refund_no}", w.signed(w.findRefund))
 	mux.HandleFunc("GET /channel/bill", w.signed(w.bill))
-	mux.HandleFunc("POST /carrier/bookings", w.unreliable(w.book))
-	mux.HandleFunc("GET /carrier/bookings/{key}", w.unreliable(w.findBooking))
-	mux.HandleFunc("POST /carrier/bookings/{key}/cancel", w.unreliable(w.cancelBooking))
-	mux.HandleFunc("POST /messenger/messages", w.unreliable(w.send))
-	mux.HandleFunc("GET /messenger/messages/{key}", w.unreliable(w.findMessage))
+	mux.HandleFunc("POST /carrier/bookings", w.known(w.book))
+	mux.HandleFunc("GET /carrier/bookings/{key}", w.known(w.findBooking))
+	mux.HandleFunc("POST /carrier/bookings/{key}/cancel", w.known(w.cancelBooking))
+	mux.HandleFunc("POST /messenger/messages", w.known(w.send))
+	mux.HandleFunc("GET /messenger/messages/{key}", w.known(w.findMessage))
 	mux.HandleFunc("GET /simulate/stats", w.plain(w.stats))
 	return mux
 }
