@@ -140,6 +140,10 @@ func (s *Service) askRefund(ctx context.Context, in *askRefund) (*refundAnswer, 
 	if len(in.Body.Reason) > 200 || strings.ContainsFunc(in.Body.Reason, unicode.IsControl) {
 		return nil, trade.Invalid("body.reason", "the reason is longer than 200 bytes or has control characters", "send a shorter, plain text")
 	}
+	// A program that filtered its lines down to none does not want all of them back.
+	if in.Body.Lines != nil && len(in.Body.Lines) == 0 {
+		return nil, trade.Invalid("body.lines", "the list of lines is empty", "name the lines, or leave lines out to refund all that is left")
+	}
 	now := s.deps.Now()
 	if _, err := s.exec(ctx, tx, "LockForRefund", convergo.Micros(now), in.No); err != nil {
 		return nil, err
