@@ -153,7 +153,10 @@ func Authenticate(cfg AuthConfig) func(http.Handler) http.Handler {
 
 func (cfg AuthConfig) principal(r *http.Request) (Principal, error) {
 	values := r.Header.Values("Authorization")
-	if len(values) != 1 {
+	if len(values) == 0 {
+		return Principal{}, errors.New("the Authorization header is missing")
+	}
+	if len(values) > 1 {
 		return Principal{}, fmt.Errorf("there are %d Authorization headers, not one", len(values))
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
@@ -191,7 +194,7 @@ func RequireUser(ctx context.Context) (Principal, error) {
 	case !ok:
 		return p, errNobody()
 	case p.Kind != KindUser:
-		return p, NewProblem(http.StatusForbidden, "header.Authorization", "this operation is a user's, and the operator is none",
+		return p, NewProblem(http.StatusForbidden, "header.Authorization", "this operation is a user's, and the operator key stands for no user",
 			"use a session from POST /users/{id}/sessions")
 	}
 	return p, nil

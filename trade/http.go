@@ -90,7 +90,8 @@ func APIConfig(version string, log *slog.Logger) huma.Config {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "Convergo order platform", Version: version,
-				Description: "Amounts are integers in minor units of the currency. Every POST needs an Idempotency-Key header. " +
+				Description: "Send 'Authorization: Bearer TOKEN' with the operator key or a session from POST /users/{id}/sessions. " +
+					"Amounts are integers in minor units of the currency. Every POST needs an Idempotency-Key header. " +
 					"Errors are application/problem+json with the field and the remedy.",
 			},
 			Components: &huma.Components{
@@ -236,6 +237,14 @@ func writeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// remedyOf is what helps against an error answer of huma's.
+func remedyOf(status int) string {
+	if status == http.StatusUnsupportedMediaType {
+		return "send 'Content-Type: application/json'"
+	}
+	return "see the operation in /openapi.json"
+}
+
 // problemTransformer turns huma's own error answers into Problems.
 func problemTransformer(log *slog.Logger) huma.Transformer {
 	return func(ctx huma.Context, _ string, v any) (any, error) {
@@ -248,7 +257,7 @@ func problemTransformer(log *slog.Logger) huma.Transformer {
 			return NewProblem(m.Status, "", "something went wrong on our side; nothing was changed",
 				"try again with the same Idempotency-Key"), nil
 		}
-		p := NewProblem(m.Status, "", m.Detail, "see the operation in /openapi.json")
+		p := NewProblem(m.Status, "", m.Detail, remedyOf(m.Status))
 		for i, e := range m.Errors {
 			if e == nil {
 				continue

@@ -67,7 +67,7 @@ func (s *Service) createIntent(ctx context.Context, in *intentInput) (*intentOut
 	}
 	if order == nil || order.UserID != user.ID { // of another user's order one does not even learn that it exists
 		return nil, trade.NewProblem(http.StatusNotFound, "body.order_no", "no payable order of yours has this number",
-			"check the number; if the order has just been placed, ask again with a new Idempotency-Key when it is payable")
+			"check the number; if the order has just been placed, ask again when it is payable")
 	}
 	intent, err := s.openIntent(ctx, tx, order, in, user)
 	if err != nil {
