@@ -18,8 +18,8 @@ import (
 
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
-	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing."`
-	Addr     string   `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one."`
+	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
+	Addr     string   `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
 	Services []string `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
 	World    string   `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
