@@ -213,6 +213,40 @@ func TestAFolderOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
 	startPlatform(t, dir).end(0) // all is as it was
 }
 
+func TestADatabaseThatIsLostOrNotItsServicesIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := usedFolder(t)
+	file := func(name string) string { return filepath.Join(dir, name) }
+	move := func(from, to string) {
+		if err := os.Rename(file(from), file(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve := []string{"serve", "--data", dir, "--addr", "127.0.0.1:0", "--log", "error"}
+	for _, name := range []string{"order.db", "ledger.db", "world.db"} {
+		move(name, "away")
+		refused(t, 1, []string{file(name), "not there", "restore", "DATABASES"}, serve...)
+		if _, err := os.Stat(file(name)); err == nil {
+			t.Errorf("%s was made anew", name)
+		}
+		write(t, file(name), "")
+		refused(t, 1, []string{file(name), "is empty", "restore", "DATABASES"}, serve...)
+		move("away", name)
+	}
+	move("order.db", "away")
+	change(t, file("order.db"), "CREATE TABLE something (id INTEGER)")
+	refused(t, 1, []string{file("order.db"), "has lost its tables", "restore"}, serve...)
+	move("payment.db", "order.db")
+	refused(t, 1, []string{file("order.db"), "is the database of payment, not of order"}, append(serve, "--services", "order")...)
+	move("order.db", "payment.db")
+	move("away", "order.db")
+	startPlatform(t, dir).end(0) // all is as it was
+
+	move("risk.db", "away")
+	write(t, file("DATABASES"), strings.Replace(textOf(t, file("DATABASES")), "risk\n", "", 1))
+	startPlatform(t, dir).end(0) // a person has decided to go on without it
+}
+
 // change changes a database that nobody has open, and leaves one file of it.
 func change(t *testing.T, path, statement string) {
 	t.Helper()

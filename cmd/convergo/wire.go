@@ -71,6 +71,13 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, err
 		}
 	}
+	databases := slices.Clone(cfg.Services)
+	if cfg.World == "" {
+		databases = append(databases, "world")
+	}
+	if err = f.refuseLost(databases); err != nil {
+		return nil, err
+	}
 	if err = p.oweRefill(); err != nil {
 		return nil, err
 	}
@@ -95,6 +102,9 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, fmt.Errorf("service %s: %w", name, err)
 		}
 	}
+	if err = f.remember(databases); err != nil {
+		return nil, err
+	}
 	return p, p.refill(ctx)
 }
 
@@ -114,6 +124,9 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		return nil, err
 	}
 	u := &unit{store: store}
+	if err := p.folder.refuseOther(ctx, name, store); err != nil {
+		return u, err
+	}
 	log := p.log.With("service", name)
 	// This process holds the folder's lock: whoever had a lease is dead.
 	if err := store.BreakLeases(ctx); err != nil {
