@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -70,6 +73,7 @@ func or[T int | time.Duration | string](value, otherwise T) T {
 // Broker is the server and a connection to it. Its methods are safe for concurrent use.
 type Broker struct {
 	cfg      Config
+	lock     *flock.Flock
 	server   *server.Server
 	conn     *nats.Conn
 	js       jetstream.JetStream
@@ -88,15 +92,19 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.StartTimeout)
 	defer cancel()
-	before, err := inventory(cfg.Dir)
+	lock, err := hold(cfg.Dir)
 	if err != nil {
 		return nil, err
+	}
+	before, err := inventory(cfg.Dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Unlock())
 	}
 	srv, err := start(ctx, cfg)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, lock.Unlock())
 	}
-	b := &Broker{cfg: cfg, server: srv, closed: make(chan struct{})}
+	b := &Broker{cfg: cfg, lock: lock, server: srv, closed: make(chan struct{})}
 	if err := b.open(ctx, before); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("embedded broker in %s: %w", cfg.Dir, err)
@@ -138,7 +146,25 @@ func (b *Broker) Close() {
 		}
 		b.server.Shutdown()
 		b.server.WaitForShutdown()
+		if err := b.lock.Unlock(); err != nil {
+			b.cfg.Log.Warn("embedded broker: its folder is not given back before the process ends", "error", err)
+		}
 	})
+}
+
+// hold makes the folder if need be and takes its lock: two servers on one folder would overwrite each other's files.
+func hold(dir string) (*flock.Flock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded broker in %s: %w", dir, err)
+	}
+	lock := flock.New(filepath.Join(dir, "LOCK"))
+	switch got, err := lock.TryLock(); {
+	case err != nil:
+		return nil, fmt.Errorf("embedded broker in %s: lock: %w", dir, err)
+	case !got:
+		return nil, fmt.Errorf("embedded broker in %s: another broker runs there: stop it, or name another folder", dir)
+	}
+	return lock, nil
 }
 
 // settle makes the server take in every acknowledgement: they are sent without an answer and each consumer handles its

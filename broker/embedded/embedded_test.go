@@ -188,6 +188,20 @@ func TestCloseEndsAWaitingFetchAndFailsLaterCallsAsAnOutage(t *testing.T) {
 	b.Close()
 }
 
+func TestASecondBrokerOnTheSameFolderIsRefused(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	first := open(t, cfg)
+	b, err := Open(t.Context(), cfg)
+	if err == nil {
+		b.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), cfg.Dir) || !strings.Contains(err.Error(), "another broker runs there") {
+		t.Errorf("%v, want that another broker runs there", err)
+	}
+	first.Close()
+	open(t, cfg)
+}
+
 func TestAFolderThatCannotBeUsedIsAClearError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
