@@ -93,6 +93,8 @@ func (c demoCommand) validate() error {
 		return fmt.Errorf("--kills %d is not between 0 and 1,000", c.Kills)
 	case c.Limit < 0:
 		return fmt.Errorf("--limit %d is negative", c.Limit)
+	case c.Limit > 0 && c.Orders == "":
+		return errors.New("--limit is for a file: name one with --orders, or say --count for a generated day")
 	case !(c.Faults >= 0 && c.Faults <= 0.5): // NaN is no share either
 		return fmt.Errorf("--faults %v is not between 0 and 0.5", c.Faults)
 	case c.Timeout <= 0:

@@ -122,6 +122,7 @@ func TestWrongFlagsOfDemoAreRefusedAndNothingIsWritten(t *testing.T) {
 		"--kills=-1":         {"--kills"},
 		"--kills=1001":       {"--kills"},
 		"--limit=-1":         {"--limit"},
+		"--limit=5":          {"--limit", "--orders", "--count"},
 		"--faults=0.6":       {"--faults"},
 		"--faults=-0.1":      {"--faults"},
 		"--faults=NaN":       {"--faults"},
