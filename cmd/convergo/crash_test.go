@@ -316,7 +316,9 @@ func everyKind(wave int) drill.Day {
 	add(drill.Order{Behaviour: drill.ReturnsSome, Return: []drill.Return{{Line: 0, Quantity: 2}, {Line: 1, Quantity: 1}}})
 	add(drill.Order{Behaviour: drill.SoldOut, Lines: []drill.Line{{SKU: sku("ONE"), Quantity: 2, Price: 99}}})
 	add(drill.Order{Behaviour: drill.Cancels, Coupon: sku("TEN")})
-	for _, b := range []drill.Behaviour{drill.PaysTwice, drill.PaysWrong, drill.PaysElsewhere, drill.Declined, drill.Abandons, drill.PaysLate, drill.RacesTimeout, drill.Returns} {
+	for _, b := range []drill.Behaviour{
+		drill.PaysTwice, drill.PaysWrong, drill.PaysElsewhere, drill.Declined, drill.Abandons, drill.PaysLate, drill.RacesTimeout, drill.Returns,
+	} {
 		add(drill.Order{Behaviour: b})
 	}
 	return day

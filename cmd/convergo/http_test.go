@@ -346,7 +346,8 @@ func TestASlowClientHoldsUpNobody(t *testing.T) {
 	for range 20 { // headers without an end, and bodies without an end
 		for _, text := range []string{
 			"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-			"POST /tokens HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + bearer + "\r\nIdempotency-Key: slow\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
+			"POST /tokens HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + bearer + "\r\nIdempotency-Key: slow\r\n" +
+				"Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
 		} {
 			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 			if err != nil {
@@ -409,7 +410,8 @@ func TestEveryPostWantsAnIdempotencyKey(t *testing.T) {
 	}
 	body := p.orderBody(bearer, "r-1", "CUP", 1)
 	first, again := p.call(http.MethodPost, "/orders", bearer, "order", body), p.call(http.MethodPost, "/orders", bearer, `"order"`, body)
-	if first.status != http.StatusCreated || !bytes.Equal(first.body, again.body) || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
+	if first.status != http.StatusCreated || !bytes.Equal(first.body, again.body) ||
+		first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("first %d %s, then %d %s", first.status, first.body, again.status, again.body)
 	}
 	other := p.session("u-2") // one user's key is nothing to another user

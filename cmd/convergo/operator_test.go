@@ -382,7 +382,9 @@ func TestTheDemoConvergesThroughAKillAndTellsNoSecrets(t *testing.T) {
 	if n := sumOf(r.Orders); n != 30 {
 		t.Errorf("%d orders: %v", n, r.Orders)
 	}
-	if missing := r.fault(drill.FaultKill, drill.FaultWrongAmount, drill.FaultWrongMerchant, drill.FaultLatePayment, drill.FaultSecondPayment, drill.FaultDeclined, drill.FaultPoison, "notice repeated", "notice forged"); len(missing) > 0 {
+	missing := r.fault(drill.FaultKill, drill.FaultWrongAmount, drill.FaultWrongMerchant, drill.FaultLatePayment, drill.FaultSecondPayment,
+		drill.FaultDeclined, drill.FaultPoison, "notice repeated", "notice forged")
+	if len(missing) > 0 {
 		t.Errorf("the day had no %v: %v", missing, r.Faults)
 	}
 	if len(r.Equations) < 10 || r.Duplicates == 0 || sumOf(r.Effects) == 0 || r.RowsTotal != nil {

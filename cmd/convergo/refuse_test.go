@@ -204,7 +204,8 @@ func TestAFolderOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
 			path := filepath.Join(dir, c.file)
 			change(t, path, "INSERT INTO "+c.table+" (version_id, is_applied) VALUES (900, 1)")
 			before := fingerprintOfDatabases(t, dir)
-			refused(t, 1, []string{strings.TrimSuffix(c.file, ".db"), "newer version", "use that version"}, "serve", "--data", dir, "--addr", "127.0.0.1:0", "--log", "error")
+			says := []string{strings.TrimSuffix(c.file, ".db"), "newer version", "use that version"}
+			refused(t, 1, says, "serve", "--data", dir, "--addr", "127.0.0.1:0", "--log", "error")
 			if fingerprintOfDatabases(t, dir) != before {
 				t.Error("a database has changed")
 			}
