@@ -83,7 +83,7 @@ func (p *running) still(placed []acknowledged) {
 		var view orderView
 		p.call(http.MethodGet, "/orders/"+o.no, o.user, "", nil).into(p.t, http.StatusOK, &view)
 		again := p.send(http.MethodPost, "/orders", strings.NewReader(o.body), "Authorization",
-			 "Bearer "+o.user, "Content-Type", "application/json", "Idempotency-Key", o.key)
+			"Bearer "+o.user, "Content-Type", "application/json", "Idempotency-Key", o.key)
 		if again.status != http.StatusCreated || string(again.body) != string(o.answer.body) || again.header.Get("Idempotency-Replayed") != "true" {
 			p.t.Errorf("order %s: the repeat got %d %s", o.no, again.status, again.body)
 		}
