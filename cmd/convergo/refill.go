@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -71,10 +72,18 @@ func (p *platform) oweRefill() error {
 	if !p.folder.Died.IsZero() {
 		o.add(p.folder.Died.Add(-syncInterval - 2*beatEvery).UTC())
 	}
-	if _, err := os.Stat(p.folder.file(brokerFolder)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(p.folder.file(brokerFolder)); errors.Is(err, fs.ErrNotExist) && p.folder.used() {
 		o.add(p.brokerHorizon())
 	}
 	return p.folder.writeOwed(o)
+}
+
+// used tells whether a service has ever run on the folder.
+func (f *folder) used() bool {
+	return slices.ContainsFunc(serviceNames(), func(name string) bool {
+		_, err := os.Stat(f.file(name + ".db"))
+		return err == nil
+	})
 }
 
 // brokerHorizon is the time before which the broker need not have anything.
@@ -110,10 +119,42 @@ func (p *platform) refill(ctx context.Context) error {
 			p.log.Info("events that the broker may have lost are sent again", "service", name, "since", since, "events", n,
 				"stopped_cleanly", p.folder.Died.IsZero(), "broker", p.broker.Recovery())
 		}
-		delete(o, name)
 	}
-	if err := p.folder.writeOwed(o); err != nil {
+	p.refilled = time.Now()
+	return p.folder.beat()
+}
+
+// settleOwed forgets what the services here owed when the broker surely has it: their outboxes are empty and it has synced
+// since. Until then a second power cut owes the same again, because what was sent once more may be lost once more.
+func (p *platform) settleOwed(ctx context.Context) error {
+	if p.refilled.IsZero() || time.Since(p.refilled) < 2*syncInterval {
+		return nil
+	}
+	for _, u := range p.units {
+		b, err := u.store.Backlog(ctx, time.Now())
+		if err != nil {
+			return err
+		}
+		if b.Pending.Count+b.Waiting.Count+b.DelayedDue.Count > 0 {
+			p.refilled = time.Now() // and another two syncs from when they are
+			return nil
+		}
+	}
+	if err := p.forgetOwed(); err != nil {
 		return err
 	}
-	return p.folder.beat()
+	p.refilled = time.Time{}
+	return nil
+}
+
+// forgetOwed strikes the services that run here off the list.
+func (p *platform) forgetOwed() error {
+	o, err := p.folder.owed()
+	if err != nil {
+		return err
+	}
+	for _, u := range p.units {
+		delete(o, u.service.Name())
+	}
+	return p.folder.writeOwed(o)
 }

@@ -78,7 +78,7 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 		return errors.Join(err, closing, f.lock.Unlock()) // the sign of life stays: this was no clean stop
 	}
 	log.Info("stopped cleanly")
-	return f.close()
+	return errors.Join(p.forgetOwed(), f.close()) // a clean stop has written everything out
 }
 
 func (c serveCommand) greet(s streams, f *folder) {

@@ -32,15 +32,16 @@ import (
 
 // platform is everything that runs in this process.
 type platform struct {
-	folder  *folder
-	cfg     serveCommand
-	log     *slog.Logger
-	probe   convergo.Probe
-	broker  *embedded.Broker
-	units   []*unit
-	world   *outsideWorld // nil when the outside world is somewhere else
-	api     huma.Config
-	journal *drill.Journal // of the faults that a drill asks for
+	folder   *folder
+	cfg      serveCommand
+	log      *slog.Logger
+	probe    convergo.Probe
+	broker   *embedded.Broker
+	units    []*unit
+	world    *outsideWorld // nil when the outside world is somewhere else
+	api      huma.Config
+	journal  *drill.Journal // of the faults that a drill asks for
+	refilled time.Time      // when the broker was refilled; zero when that is settled
 }
 
 // unit is a service with its database and its engine.
@@ -257,7 +258,7 @@ const (
 
 func (p *platform) beat(ctx context.Context) error {
 	every(ctx, beatEvery, func() {
-		if err := p.folder.beat(); err != nil {
+		if err := errors.Join(p.folder.beat(), p.settleOwed(ctx)); err != nil && ctx.Err() == nil {
 			p.log.Error("sign of life", "error", err)
 		}
 	})
