@@ -121,12 +121,18 @@ func (p *platform) openWorld(t testing.TB, listener net.Listener, channelSecret 
 	})
 }
 
-// completed is how many orders have got to their end.
+// completed is how many orders have got to their end. A canceled one would be waited for in vain.
 func (p *platform) completed(ctx context.Context, t testing.TB) (n int) {
 	t.Helper()
+	var canceled int
+	var reason string
 	must(t, p.orders.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-		return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders WHERE status = 'COMPLETED'").Scan(&n)
+		return tx.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(status = 'CANCELED'), 0), COALESCE(MAX(reason), '') FROM orders "+
+			"WHERE status IN ('COMPLETED', 'CANCELED')").Scan(&n, &canceled, &reason)
 	}))
+	if canceled > 0 {
+		t.Fatalf("%d orders were canceled: %s", canceled, reason)
+	}
 	return n
 }
 
@@ -205,8 +211,8 @@ func goodDay(n int) drill.Day {
 	day := drill.Generate(1, n)
 	for i := range day.Orders {
 		o := &day.Orders[i]
-		o.Behaviour, o.Return = drill.Pays, nil
-		if o.Lines[0].SKU == "LAST-1" { // there is one of it
+		o.Behaviour, o.Return, o.Points = drill.Pays, nil, 0 // who spends points may find that others of his orders have spent them
+		if o.Lines[0].SKU == "LAST-1" {                      // there is one of it
 			o.Lines = []drill.Line{{SKU: "HOT-1", Quantity: 1, Price: day.Products["HOT-1"].Prices[""]}}
 		}
 	}
