@@ -157,11 +157,20 @@ func final(status string, o Order) bool {
 
 // Unexpected lists the orders whose final state does not fit what their buyer did.
 func (s *Shop) Unexpected() []string {
+	const most = 10
 	var wrong []string
 	for _, r := range s.Results {
-		if !r.expected() {
-			wrong = append(wrong, fmt.Sprintf("order %s (%s) of a buyer who %s is %s %s", r.OrderNo, r.Order.Ref, r.Order.Behaviour, r.Status, r.Reason))
+		if r.expected() {
+			continue
 		}
+		status := r.Status
+		if status == "" {
+			status = "in a state that was not read"
+		}
+		wrong = append(wrong, fmt.Sprintf("order %s (%s) of a buyer who %s is %s %s", r.OrderNo, r.Order.Ref, r.Order.Behaviour, status, r.Reason))
+	}
+	if len(wrong) > most {
+		wrong = append(wrong[:most], fmt.Sprintf("and %d more orders", len(wrong)-most))
 	}
 	return wrong
 }

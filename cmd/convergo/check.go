@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"text/tabwriter"
 	"time"
 
+	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/drill/check"
 )
 
@@ -40,16 +40,26 @@ func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
+	broken := 0
+	for _, e := range equations {
+		if e.Broken > 0 {
+			broken++
+		}
+	}
+	verdict := drill.Converged
+	if broken > 0 {
+		verdict = drill.Broken
+	}
 	if c.JSON {
 		e := json.NewEncoder(s.out)
 		e.SetIndent("", "  ")
-		err = e.Encode(map[string]any{"equations": equations})
+		err = e.Encode(map[string]any{"verdict": verdict, "equations": equations})
 	} else {
 		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprint(w, check.Table(equations)) // Flush reports
+		_, _ = fmt.Fprintf(w, "%s\n%s: %d equations, %d broken\n", check.Table(equations), verdict, len(equations), broken) // Flush reports
 		err = w.Flush()
 	}
-	if err == nil && slices.ContainsFunc(equations, func(e check.Equation) bool { return e.Broken > 0 }) {
+	if err == nil && broken > 0 {
 		err = errors.New("not converged: at least one equation is broken")
 	}
 	return err

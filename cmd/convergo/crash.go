@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,8 +29,9 @@ func crashAt(text string, say io.Writer) (convergo.Probe, error) {
 			return nil, fmt.Errorf("--crash-at %q: want a name, or name:n with n from 1", text)
 		}
 	}
-	if point == "" {
-		return nil, fmt.Errorf("--crash-at %q names no point", text)
+	if !knownCrashPoint(point) {
+		return nil, fmt.Errorf("--crash-at %q: there is no such point; there are %s, each also as SERVICE/POINT, and SERVICE.commit.before and .after",
+			text, strings.Join(enginePoints(), ", "))
 	}
 	var passed atomic.Int64
 	return func(at string) {
@@ -40,6 +42,30 @@ func crashAt(text string, say io.Writer) (convergo.Probe, error) {
 			select {}
 		}
 	}, nil
+}
+
+// enginePoints are the points that every service's engine passes.
+func enginePoints() []string {
+	return []string{
+		"relay.claimed", "broker.sent", "relay.published", "relay.settled", "inbox.fetched", "inbox.handled", "inbox.committed", "inbox.acked",
+		"outside.reserved", "outside.called", "outside.finished", "idempotency.handled", "idempotency.committed",
+	}
+}
+
+func knownCrashPoint(point string) bool {
+	if service, rest, found := strings.Cut(point, "/"); found {
+		if !slices.Contains(serviceNames(), service) {
+			return false
+		}
+		point = rest
+	}
+	if service, ok := strings.CutSuffix(point, ".commit.before"); ok {
+		return slices.Contains(serviceNames(), service)
+	}
+	if service, ok := strings.CutSuffix(point, ".commit.after"); ok {
+		return slices.Contains(serviceNames(), service)
+	}
+	return slices.Contains(enginePoints(), point)
 }
 
 // slowDisk makes every commit of a database take so much longer, as on a disk that syncs more slowly than this one. Zero

@@ -390,3 +390,20 @@ func isProbe(e ast.Expr) bool {
 	}
 	return false
 }
+
+func TestTheCrashPointsThatTheFlagKnowsAreTheTable(t *testing.T) {
+	for _, p := range crashPoints() {
+		name := p.name
+		if strings.HasPrefix(name, ".") {
+			name = serviceNames()[0] + name
+		}
+		if !knownCrashPoint(name) || !knownCrashPoint("payment/"+name) {
+			t.Errorf("--crash-at does not know %s", name)
+		}
+	}
+	for _, name := range []string{"", "nonsense", "relay.claimed2", "nobody/relay.claimed", "nobody.commit.before", "payment/"} {
+		if knownCrashPoint(name) {
+			t.Errorf("--crash-at takes %q for a point", name)
+		}
+	}
+}

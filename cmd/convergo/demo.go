@@ -55,7 +55,13 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	if !s.terminal { // where there is a terminal the bar tells
+		_, _ = fmt.Fprintf(s.err, "%d orders, %d buyers at a time, %d kills; this takes about half a minute\n", len(day.Orders), c.Buyers, c.Kills)
+	}
 	report := d.play(ctx, c.Timeout)
+	if ctx.Err() != nil && !c.Serve {
+		return errors.New("interrupted before the end of the day; nothing was judged")
+	}
 	report.FileAccount, report.Seed = account, c.Seed
 	if !c.Serve {
 		if err := d.child.Stop(30 * time.Second); err != nil {

@@ -48,7 +48,7 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) error {
 		var done []*goose.MigrationResult
 		done, err = provider.Up(ctx)
 		for _, m := range done {
-			s.opts.Log.InfoContext(ctx, "migrated",
+			s.opts.Log.DebugContext(ctx, "migrated",
 				slog.String("store", s.opts.Name), slog.String("set", set), slog.Int64("version", m.Source.Version))
 		}
 		if err == nil || ctx.Err() != nil || attempt == 3 {
