@@ -65,8 +65,12 @@ func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 	return err
 }
 
-// stoppedAt is when a platform that was stopped cleanly wrote last. What became due after that is not overdue: nobody was
-// there to do it, and the next start will.
+// stopping is how long before its last write a platform that stops may have ceased to begin anything.
+const stopping = 5 * time.Second
+
+// stoppedAt is when a platform that was stopped cleanly still did what became due: shortly before it wrote last, because its
+// parts stop before its databases are closed. What became due after that is not overdue: nobody was there to do it, and the
+// next start will.
 func stoppedAt(dir string) (at time.Time, stopped bool) {
 	if _, err := os.Stat(filepath.Join(dir, aliveFile)); !errors.Is(err, fs.ErrNotExist) {
 		return at, false // it runs, or was killed
@@ -78,5 +82,5 @@ func stoppedAt(dir string) (at time.Time, stopped bool) {
 			}
 		}
 	}
-	return at, !at.IsZero()
+	return at.Add(-stopping), !at.IsZero()
 }
