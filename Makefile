@@ -15,7 +15,7 @@ build: ## the program, in bin/
 test: format ## everything that must hold: go vet, gofmt, all tests with the race detector
 	@[ -n "$(RACE)" ] || echo "no C compiler found: the race detector is off"
 	$(GO) vet ./...
-	$(GO) test $(RACE) -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/drill/check$$')
+	@rooms=$$($(GO) list ./...) || exit 1; set -x; $(GO) test $(RACE) -timeout $(TIMEOUT) $$(echo "$$rooms" | grep -v '/drill/check$$')
 	$(GO) test -timeout $(TIMEOUT) ./drill/check
 
 format:
