@@ -12,6 +12,7 @@ import (
 type Store[TX any] interface {
 	// Insert writes the events, in order, as rows of tx and makes each pending, or delayed when DeliverAt is set. fresh[i] is
 	// false when the outbox already has an event with events[i].Key: nothing is written for it and tx stays usable. Events
-	// are valid (convergo.Event.Validate). Durable when tx commits. Any error means that tx must be rolled back. Insert arranges a wake-up through convergo.AfterCommit when tx offers it.
+	// are valid (convergo.Event.Validate). Durable when tx commits. Any error means that tx must be rolled back.
+	// Insert arranges a wake-up through convergo.AfterCommit when tx offers it.
 	Insert(ctx context.Context, tx TX, events []convergo.Event) (fresh []bool, err error)
 }

@@ -18,7 +18,7 @@ import (
 // checkCommand is `convergo check`.
 type checkCommand struct {
 	Data   string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform (default: ${default})."`
-	World  string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: world.db in the data folder)."`
+	World  string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: DIR/world.db)."`
 	Settle time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
 	JSON   bool          `help:"The equations as JSON."`
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -365,7 +366,7 @@ func TestASlowClientHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := bufio.NewReader(slow[0]).ReadString('\n'); err != nil {
-		if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 			t.Error("headers may take for ever")
 		}
 	}

@@ -87,11 +87,13 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 	case points.Name:
 		u.service, err = points.New(deps)
 	case shipping.Name:
-		u.service, err = shipping.New(deps, shipping.Config{Carrier: &shipping.HTTPCarrier{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}, TrackEvery: p.cfg.TrackEvery})
+		carrier := &shipping.HTTPCarrier{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}
+		u.service, err = shipping.New(deps, shipping.Config{Carrier: carrier, TrackEvery: p.cfg.TrackEvery})
 	case ledger.Name:
 		u.service, err = ledger.New(deps)
 	case notification.Name:
-		u.service, err = notification.New(deps, notification.Config{Messenger: &notification.HTTPMessenger{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}})
+		messenger := &notification.HTTPMessenger{BaseURL: world, Token: worldToken(p.folder.Secrets), HTTP: outside}
+		u.service, err = notification.New(deps, notification.Config{Messenger: messenger})
 	case risk.Name:
 		u.service, err = risk.New(deps, risk.Config{})
 	default:
