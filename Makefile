@@ -12,7 +12,7 @@ RACE    := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)
 build: ## the program, in bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
-test: format ## everything that must hold: go vet, gofmt, all tests with the race detector
+test: format ## everything that must hold: go vet, gofmt, all tests, with the race detector but for drill/check
 	@[ -n "$(RACE)" ] || echo "no C compiler found: the race detector is off"
 	$(GO) vet ./...
 	@rooms=$$($(GO) list ./...) || exit 1; set -x; $(GO) test $(RACE) -timeout $(TIMEOUT) $$(echo "$$rooms" | grep -v '/drill/check$$')

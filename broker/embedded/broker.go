@@ -22,7 +22,7 @@ const streamName = "CONVERGO"
 
 // Config of the broker. The zero value is fit for production once Dir is set.
 type Config struct {
-	// Dir is the folder of this broker alone; it is made when missing. Two processes must never share it: take a lock first.
+	// Dir is the folder of this broker alone; it is made when missing. A second broker on it is refused.
 	Dir string
 	// Name of the server in its logs. Default "convergo".
 	Name string

@@ -1,5 +1,6 @@
 // Package embedded is a broker that needs no other program: a NATS JetStream server inside the process, with one stream
-// on disk. It listens on no port; only this process speaks to it, so its folder must be under the caller's own lock.
+// on disk. It listens on no port; only this process speaks to it, and its folder is
+// locked while it is open: a second process is refused.
 //
 // An event of topic T and type Y is stored under the subject ev.T.Y with the event key as its message id.
 package embedded

@@ -56,7 +56,7 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if !s.terminal { // where there is a terminal the bar tells
-		_, _ = fmt.Fprintf(s.err, "%d orders, %d buyers at a time, %d kills; this takes about half a minute\n", len(day.Orders), c.Buyers, c.Kills)
+		_, _ = fmt.Fprintf(s.err, "%d orders, %d buyers at a time, %d kills\n", len(day.Orders), c.Buyers, c.Kills)
 	}
 	report := d.play(ctx, c.Timeout)
 	if ctx.Err() != nil && !c.Serve {
