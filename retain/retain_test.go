@@ -78,9 +78,27 @@ func TestAForgottenKeepDeletesNothing(t *testing.T) {
 	}
 }
 
+// lines is a log that is read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func TestAJobThatFailsIsLoggedTriedAgainAndStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		bad, good := aged(10, 2*time.Hour), aged(10, 2*time.Hour)
 		bad.fail = errors.New("disk full")
 		panics := func(context.Context, time.Time, int) (int, error) { panic("nil map") }
