@@ -7,10 +7,13 @@ TIMEOUT ?= 15m
 RACE    := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := build
-.PHONY: build test format lint bench demo drill
+.PHONY: build servers test format lint bench demo drill
 
 build: ## the program, in bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
+
+servers: ## installs the servers that the tests start (Debian, as root); does nothing when they are there
+	testserver/install/all.sh
 
 test: format ## everything that must hold: go vet, gofmt, all tests, with the race detector but for drill/check
 	@[ -n "$(RACE)" ] || echo "no C compiler found: the race detector is off"
