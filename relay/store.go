@@ -102,3 +102,16 @@ type Publisher interface {
 	// come before ctx ended. An error without a verdict spends an attempt.
 	Publish(ctx context.Context, events []convergo.Event) []error
 }
+
+// Warning is a setting of a broker or database under which something confirmed can be lost.
+type Warning struct {
+	Setting string // its name, for example "min.insync.replicas of topic order"
+	Value   string // as found
+	Want    string // the value under which nothing is lost
+	Loses   string // what can be lost as it is, in a sentence
+}
+
+// String is one line for a log or a terminal.
+func (w Warning) String() string {
+	return w.Setting + " is " + w.Value + ", want " + w.Want + ": " + w.Loses
+}
