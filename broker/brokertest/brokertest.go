@@ -4,9 +4,11 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -38,14 +40,34 @@ type Guarantees struct {
 	DelaysReturns bool
 	// Redelivers is how long an unacknowledged delivery stays away at most; 0 when it does not come again by itself.
 	Redelivers time.Duration
+	// SurvivesKill: what was confirmed, and how far each consumer came, outlives Backend.Kill.
+	SurvivesKill bool
+	// InstancesShare: the instances of one consumer in several processes (Backend.Another) divide its events among them, and
+	// together they get each aggregate's events in order, also while one of them comes or goes.
+	InstancesShare bool
+	// HandsOver is how long it takes at most until another instance has what belonged to one that closed or died, and until
+	// one that joins has its share. Needed when InstancesShare.
+	HandsOver time.Duration
+	// Prompt is how soon an event that is there reaches a Fetch. Default 2 s.
+	Prompt time.Duration
+	// MaxPayload is the largest payload in bytes. Default convergo.MaxPayloadBytes.
+	MaxPayload int
 }
 
 // Backend is an empty broker to be tested.
 type Backend struct {
 	Broker     Broker
 	Guarantees Guarantees
-	// Restart stops the broker as a clean shutdown does and opens it on the same data. Needed when Durable.
+	// Restart stops the server as a clean shutdown does, starts it on the same data, and returns a Broker on it: the same one
+	// when that finds the server again by itself. Needed when Durable.
 	Restart func(t *testing.T) Broker
+	// Kill ends the server with SIGKILL, starts it on the same data, and returns when it can be used. The Broker and its
+	// sources must find it again by themselves. nil: impossible here, as for a server in the test's own process.
+	Kill func(t *testing.T)
+	// Another opens one more Broker on the same server, as another process would. die ends that one as the death of its
+	// process does: its connections are cut and nothing is given back, left or said before; a nil die says that this cannot
+	// be done. nil: only one process can use the broker.
+	Another func(t *testing.T) (another Broker, die func())
 	// PublishRaw sends a message as a foreign program could: these headers and nothing else.
 	PublishRaw func(ctx context.Context, subject convergo.Subject, headers map[string]string, payload []byte) error
 	// Unroute takes away what stores the broker's messages, so that a publish has nowhere to go. nil: impossible here.
@@ -57,6 +79,8 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	for _, l := range laws() {
 		t.Run(l.name, func(t *testing.T) {
 			b := open(t)
+			b.Guarantees.Prompt = cmp.Or(b.Guarantees.Prompt, 2*time.Second)
+			b.Guarantees.MaxPayload = cmp.Or(b.Guarantees.MaxPayload, convergo.MaxPayloadBytes)
 			if l.needs == nil || l.needs(b) {
 				l.check(t, b)
 			}
@@ -71,12 +95,12 @@ type law struct {
 }
 
 func laws() []law {
-	return slices.Concat(publishLaws(), contentLaws(), deliveryLaws(), lifeLaws())
+	return slices.Concat(publishLaws(), contentLaws(), deliveryLaws(), lifeLaws(), instanceLaws())
 }
 
 // patience is how long a law waits for something that must come; silence how long it listens for what must not.
 const (
-	patience = 20 * time.Second
+	patience = 30 * time.Second
 	silence  = 150 * time.Millisecond
 )
 
@@ -128,6 +152,18 @@ func subscribe(t *testing.T, b Broker, consumer string, subjects ...convergo.Sub
 		t.Fatalf("subscribe %s: %v", consumer, err)
 	}
 	return s
+}
+
+// closeSource tells whether the source is one that is closed: it holds resources, for example its part of the events.
+func closeSource(t *testing.T, s inbox.Source) bool {
+	t.Helper()
+	closer, ok := s.(io.Closer)
+	if ok {
+		if err := closer.Close(); err != nil {
+			t.Error("close: ", err)
+		}
+	}
+	return ok
 }
 
 // fetch waits for n deliveries, in calls that each keep to the contract of Fetch.

@@ -87,7 +87,7 @@ func largest(t *testing.T, b Backend) {
 	e := paid(strings.Repeat("o", convergo.MaxKeyBytes), 1)
 	e.Key = convergo.Key(strings.Repeat("k", convergo.MaxKeyBytes))
 	e.MessageID = strings.Repeat("m", convergo.MaxKeyBytes)
-	e.Payload = bytes.Repeat([]byte{0xff}, convergo.MaxPayloadBytes)
+	e.Payload = bytes.Repeat([]byte{0xff}, b.Guarantees.MaxPayload)
 	e.Headers = map[string]string{}
 	for i := range convergo.MaxHeaders {
 		name := fmt.Sprintf("Header-%02d", i)

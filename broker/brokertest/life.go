@@ -1,6 +1,10 @@
 package brokertest
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +19,8 @@ func lifeLaws() []law {
 		{"ASubjectTakenAwayIsNoLongerDelivered", nil, removedSubject},
 		{"ARestartKeepsEverything", durable, restart},
 		{"AfterARestartTheUnacknowledgedComeFirstAndAtOnce", func(b Backend) bool { return durable(b) && b.Guarantees.RecoversInOrder }, restartInOrder},
+		{"NothingConfirmedIsLostWhenTheServerIsRestartedWhilePublishing", durable, restartWhilePublishing},
+		{"NothingConfirmedIsLostWhenTheServerIsKilledWhilePublishing", func(b Backend) bool { return b.Guarantees.SurvivesKill }, killWhilePublishing},
 	}
 }
 
@@ -25,6 +31,7 @@ func away(t *testing.T, b Backend) {
 		publish(t, b.Broker, paid("before", 2))
 	}
 	ack(t, fetch(t, first, 1)...)
+	closeSource(t, first)
 	missed := series("O-1", 1, 20)
 	publish(t, b.Broker, missed...)
 	got := fetch(t, subscribe(t, b.Broker, "payment"), len(missed))
@@ -32,9 +39,10 @@ func away(t *testing.T, b Backend) {
 }
 
 func addedSubject(t *testing.T, b Backend) {
-	ack1 := subscribe(t, b.Broker, "payment")
+	before := subscribe(t, b.Broker, "payment")
 	publish(t, b.Broker, paid("O-1", 1))
-	ack(t, fetch(t, ack1, 1)...)
+	ack(t, fetch(t, before, 1)...)
+	closeSource(t, before)
 	s := subscribe(t, b.Broker, "payment", orders[0], convergo.Subject{Topic: "stock", Type: "StockHeld"})
 	events := []convergo.Event{paid("O-1", 2), event("stock", "StockHeld", "O-1", 1)}
 	publish(t, b.Broker, events...)
@@ -45,7 +53,7 @@ func addedSubject(t *testing.T, b Backend) {
 }
 
 func removedSubject(t *testing.T, b Backend) {
-	subscribe(t, b.Broker, "payment", orders[0], convergo.Subject{Topic: "stock"})
+	closeSource(t, subscribe(t, b.Broker, "payment", orders[0], convergo.Subject{Topic: "stock"}))
 	s := subscribe(t, b.Broker, "payment")
 	publish(t, b.Broker, event("stock", "StockHeld", "O-1", 1), paid("O-1", 1))
 	got := fetch(t, s, 1)
@@ -56,7 +64,7 @@ func removedSubject(t *testing.T, b Backend) {
 
 func restart(t *testing.T, b Backend) {
 	s := subscribe(t, b.Broker, "payment")
-	subscribe(t, b.Broker, "ledger")
+	closeSource(t, subscribe(t, b.Broker, "ledger"))
 	events := series("O-1", 1, 60)
 	publish(t, b.Broker, events...)
 	ack(t, fetch(t, s, 20)...)
@@ -79,8 +87,77 @@ func restartInOrder(t *testing.T, b Backend) {
 	publish(t, again, paid("O-1", 31))
 	start := time.Now()
 	got := fetch(t, subscribe(t, again, "payment"), 21)
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > b.Guarantees.Prompt {
 		t.Errorf("took %s", took)
 	}
 	same(t, b.Guarantees, got, append(events[10:], paid("O-1", 31)))
+}
+
+func restartWhilePublishing(t *testing.T, b Backend) {
+	again := make(chan Broker, 1)
+	outlives(t, b, again, func() { again <- b.Restart(t) })
+}
+
+func killWhilePublishing(t *testing.T, b Backend) {
+	if b.Kill == nil {
+		t.Fatal("SurvivesKill is promised and Backend.Kill is missing")
+	}
+	outlives(t, b, nil, func() { b.Kill(t) })
+}
+
+// outlives publishes from several goroutines and consumes while fault happens. Everything that was confirmed before, during
+// and after it must arrive, each aggregate in order. again gets the Broker to go on with; nil means the same one.
+func outlives(t *testing.T, b Backend, again chan Broker, fault func()) {
+	const publishers, before, after = 3, 300, 90
+	var r received
+	read, stopReading := context.WithCancel(t.Context())
+	defer stopReading()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	first := subscribe(t, b.Broker, "payment") // a broker without history keeps only what comes from now on
+	readers.Go(func() { r.read(read, "one", first) })
+
+	write, stopWriting := context.WithCancel(t.Context())
+	defer stopWriting()
+	lines := make([]*line, publishers)
+	var writers sync.WaitGroup
+	for i := range lines {
+		lines[i] = newLine(fmt.Sprint("L", i), 3)
+		writers.Go(func() { lines[i].run(write, t, b.Broker) })
+	}
+	all := func(n int) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(lines, func(l *line) bool { return l.confirmed() < n })
+		}
+	}
+	eventually(t, patience, "events are confirmed", all(before/publishers))
+	fault()
+	if again != nil {
+		stopWriting()
+		stopReading()
+		writers.Wait()
+		readers.Wait()
+		broker := <-again
+		write, stopWriting = context.WithCancel(t.Context())
+		defer stopWriting()
+		read, stopReading = context.WithCancel(t.Context())
+		defer stopReading()
+		second := first
+		if broker != b.Broker {
+			second = subscribe(t, broker, "payment")
+		}
+		readers.Go(func() { r.read(read, "two", second) })
+		for _, l := range lines {
+			writers.Go(func() { l.run(write, t, broker) })
+		}
+	}
+	reached := 0
+	for _, l := range lines {
+		reached = max(reached, l.confirmed())
+	}
+	eventually(t, 2*patience, "events are confirmed after the fault", all(reached+after))
+	stopWriting()
+	writers.Wait()
+	r.has(t, lines, 2*patience)
+	r.inOrder(t, b.Guarantees)
 }

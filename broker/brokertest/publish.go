@@ -47,15 +47,15 @@ func unroutedIsAnError(t *testing.T, b Backend) {
 	}
 }
 
-func tooLarge(id string, version int64) convergo.Event {
+func tooLarge(b Backend, id string, version int64) convergo.Event {
 	e := paid(id, version)
-	e.Payload = make([]byte, convergo.MaxPayloadBytes+1)
+	e.Payload = make([]byte, b.Guarantees.MaxPayload+1)
 	return e
 }
 
 func failureHoldsItsAggregate(t *testing.T, b Backend) {
 	s := subscribe(t, b.Broker, "payment")
-	events := []convergo.Event{paid("A", 1), tooLarge("A", 2), paid("A", 3), paid("B", 1), paid("A", 4), paid("B", 2)}
+	events := []convergo.Event{paid("A", 1), tooLarge(b, "A", 2), paid("A", 3), paid("B", 1), paid("A", 4), paid("B", 2)}
 	errs := b.Broker.Publish(t.Context(), events)
 	for i, wantErr := range []bool{false, true, true, false, true, false} {
 		if (errs[i] != nil) != wantErr {
@@ -79,14 +79,14 @@ func failureHoldsItsAggregate(t *testing.T, b Backend) {
 
 func oversizedIsRefused(t *testing.T, b Backend) {
 	s := subscribe(t, b.Broker, "payment")
-	errs := b.Broker.Publish(t.Context(), []convergo.Event{paid("m-1", 1), tooLarge("m-2", 1), paid("m-3", 1)})
+	errs := b.Broker.Publish(t.Context(), []convergo.Event{paid("m-1", 1), tooLarge(b, "m-2", 1), paid("m-3", 1)})
 	if errs[0] != nil || errs[2] != nil {
 		t.Errorf("the neighbors failed too: %v, %v", errs[0], errs[2])
 	}
 	if errs[1] == nil || convergo.VerdictOf(errs[1]) != convergo.Park {
 		t.Fatalf("error %v, verdict %s; want a permanent one", errs[1], convergo.VerdictOf(errs[1]))
 	}
-	for _, size := range []int{convergo.MaxPayloadBytes + 1, convergo.MaxPayloadBytes} {
+	for _, size := range []int{b.Guarantees.MaxPayload + 1, b.Guarantees.MaxPayload} {
 		if !strings.Contains(errs[1].Error(), fmt.Sprint(size)) {
 			t.Errorf("error %q does not name %d", errs[1], size)
 		}
