@@ -41,6 +41,11 @@ type message struct {
 	payload          []byte
 }
 
+// aggregate is the zero value for a message that is no event.
+func (m message) aggregate() convergo.Aggregate {
+	return convergo.Aggregate{Type: m.headers[convergo.HeaderAggregateType], ID: m.headers[convergo.HeaderAggregateID]}
+}
+
 // New makes an empty broker.
 func New(cfg Config) *Broker {
 	if cfg.MaxPayload <= 0 {
@@ -126,7 +131,8 @@ func (m message) event() (convergo.Event, error) {
 }
 
 // Subscribe makes the consumer when it is new, beginning with the first message, and otherwise goes on where it stopped,
-// with these subjects. Several sources of one consumer share its events.
+// with these subjects. Several sources of one consumer share its events; an aggregate's events come in order to all of them
+// together, because no source gets one while another holds an earlier one unacknowledged.
 func (b *Broker) Subscribe(_ context.Context, name string, subjects []convergo.Subject) (inbox.Source, error) {
 	if len(subjects) == 0 {
 		return nil, fmt.Errorf("subscribe %s: no subjects: a consumer needs at least one", name)
@@ -154,7 +160,7 @@ func (b *Broker) Pending(context.Context) (map[string]int64, error) {
 	defer b.mu.Unlock()
 	pending := map[string]int64{}
 	for name, c := range b.consumers {
-		n := int64(len(c.out))
+		n := int64(len(c.out) + len(c.held))
 		for _, m := range b.log[c.next:] {
 			if c.wants(m) {
 				n++

@@ -17,7 +17,10 @@ func TestMemoryObeysTheLawsOfBrokers(t *testing.T) {
 			Broker: b,
 			Guarantees: brokertest.Guarantees{
 				OrderedPerAggregate: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: 500 * time.Millisecond,
+				InstancesShare: true, HandsOver: 500 * time.Millisecond,
 			},
+			// What a dead process held is delivered to another one when its time is over.
+			Another: func(*testing.T) (brokertest.Broker, func()) { return b, func() {} },
 			PublishRaw: func(_ context.Context, s convergo.Subject, headers map[string]string, payload []byte) error {
 				b.PublishRaw(s, headers, payload)
 				return nil

@@ -16,11 +16,13 @@ type consumer struct {
 	subjects []convergo.Subject
 	next     int // first message of the log that was not looked at yet
 	out      map[int]*flight
+	held     []int // messages before next that wait for an earlier one of their aggregate, in order
 	echo     []int // second copies that a fault asked for
 }
 
 // flight is a message that was delivered and is not acknowledged.
 type flight struct {
+	holder  *source
 	attempt int
 	due     time.Time // when it is delivered again
 }
@@ -29,9 +31,13 @@ func (c *consumer) wants(m message) bool {
 	return slices.ContainsFunc(c.subjects, func(s convergo.Subject) bool { return s.Covers(m.topic, m.eventType) })
 }
 
-// take chooses up to most messages, those that are due again first, in the order of the log; wait is the time until the
-// next one is due when there is none, 0 when nothing is out.
-func (c *consumer) take(log []message, most int, visibility time.Duration) (taken []int, wait time.Duration) {
+// mostHeld bounds how far a Fetch looks past messages that it may not have.
+const mostHeld = 4096
+
+// take chooses up to most messages for s, those that are due again first, in the order of the log; wait is the time until the
+// next one is due when there is none, 0 when nothing is out. A message of an aggregate of which another source holds one
+// unacknowledged is not taken, so that several sources together keep an aggregate's order.
+func (c *consumer) take(log []message, s *source, most int, visibility time.Duration) (taken []int, wait time.Duration) {
 	now := time.Now()
 	for i, f := range c.out {
 		if left := f.due.Sub(now); left <= 0 {
@@ -42,13 +48,34 @@ func (c *consumer) take(log []message, most int, visibility time.Duration) (take
 	}
 	slices.Sort(taken)
 	taken = taken[:min(len(taken), most)]
-	for ; c.next < len(log) && len(taken) < most; c.next++ {
-		if c.wants(log[c.next]) {
-			c.out[c.next] = &flight{}
-			taken = append(taken, c.next)
+	elsewhere := map[convergo.Aggregate]bool{}
+	for i, f := range c.out {
+		if f.holder != s && !slices.Contains(taken, i) {
+			elsewhere[log[i].aggregate()] = true
 		}
 	}
+	delete(elsewhere, convergo.Aggregate{}) // a message that is no event has no order
+	held := c.held
+	c.held = nil
+	consider := func(i int) {
+		switch {
+		case !c.wants(log[i]):
+		case elsewhere[log[i].aggregate()]:
+			c.held = append(c.held, i)
+		default:
+			c.out[i] = &flight{}
+			taken = append(taken, i)
+		}
+	}
+	for ; len(held) > 0 && len(taken) < most; held = held[1:] {
+		consider(held[0])
+	}
+	for ; c.next < len(log) && len(held) == 0 && len(taken) < most && len(c.held) < mostHeld; c.next++ {
+		consider(c.next)
+	}
+	c.held = append(c.held, held...)
 	for _, i := range taken {
+		c.out[i].holder = s
 		c.out[i].attempt++
 		c.out[i].due = now.Add(visibility)
 	}
@@ -103,7 +130,7 @@ func (s *source) look(ctx context.Context, most int) ([]inbox.Delivery, <-chan s
 	for ; len(s.consumer.echo) > 0 && len(got) < most; s.consumer.echo = s.consumer.echo[1:] {
 		got = append(got, s.delivery(s.consumer.echo[0], 2))
 	}
-	taken, wait := s.consumer.take(b.log, most-len(got), b.cfg.Visibility)
+	taken, wait := s.consumer.take(b.log, s, most-len(got), b.cfg.Visibility)
 	for _, i := range taken {
 		got = append(got, s.delivery(i, s.consumer.out[i].attempt))
 		if b.faults.deliverTwice() {
@@ -131,7 +158,24 @@ func (s *source) ack(i int) error {
 	}
 	if !s.broker.faults.loseAck() {
 		delete(s.consumer.out, i)
+		if len(s.consumer.held) > 0 {
+			s.broker.wake() // another source may go on with the aggregate
+		}
 	}
+	return nil
+}
+
+// Close gives back at once what the source holds. The source can be used again.
+func (s *source) Close() error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	now := time.Now()
+	for _, f := range s.consumer.out {
+		if f.holder == s {
+			f.due = now
+		}
+	}
+	s.broker.wake()
 	return nil
 }
 
