@@ -37,8 +37,9 @@ const (
 	secretsFile = "secrets.json"
 )
 
-// openFolder makes the folder if need be and takes its lock. When another process holds it the error says which.
-func openFolder(path string) (*folder, error) {
+// openFolder makes the folder if need be and takes its lock. When another process holds it the error says which. The secrets are
+// those of the file secretsPath; when that is empty, the folder's own.
+func openFolder(path, secretsPath string) (*folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
@@ -51,7 +52,7 @@ func openFolder(path string) (*folder, error) {
 		return nil, fmt.Errorf("data folder %s is held by %s; stop that process or name another folder with --data", path, holder(path))
 	}
 	f := &folder{path: path, lock: lock}
-	if err := f.occupy(); err != nil {
+	if err := f.occupy(secretsPath); err != nil {
 		_ = lock.Unlock() // the first error is the one to tell
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func holder(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func (f *folder) occupy() error {
+func (f *folder) occupy(secretsPath string) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
@@ -75,7 +76,12 @@ func (f *folder) occupy() error {
 	if err := os.WriteFile(filepath.Join(f.path, lockFile), []byte(who), 0o600); err != nil {
 		return fmt.Errorf("data folder %s: %w", f.path, err)
 	}
-	if f.Secrets, err = loadSecrets(f.path); err != nil {
+	if secretsPath != "" {
+		f.Secrets, err = readSecrets(secretsPath)
+	} else {
+		f.Secrets, err = loadSecrets(f.path)
+	}
+	if err != nil {
 		return err
 	}
 	switch info, err := os.Stat(f.file(aliveFile)); {
@@ -129,6 +135,21 @@ func loadSecrets(path string) (secrets, error) {
 	if err != nil {
 		return s, fmt.Errorf("secrets: %w", err)
 	}
+	return parseSecrets(name, text)
+}
+
+// readSecrets reads the secrets that several processes share. None are made up here: another process would make others.
+func readSecrets(name string) (secrets, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return secrets{}, fmt.Errorf("--secrets: %w; it is JSON with operator_key, session_secret and channel_secret, "+
+			"such as `convergo serve` makes in its data folder", err)
+	}
+	return parseSecrets(name, text)
+}
+
+func parseSecrets(name string, text []byte) (secrets, error) {
+	var s secrets
 	if err := json.Unmarshal(text, &s); err != nil {
 		return s, fmt.Errorf("secrets: %s is not valid: restore it from a backup, or delete it to make new ones (old sessions and links end)", name)
 	}

@@ -14,8 +14,20 @@ import (
 	"github.com/convergo/convergo/trade"
 )
 
-// handler is the whole HTTP side: limits, then who asks, then the service that owns the path.
+// handler is the whole HTTP side: limits, then what is for another process, then who asks, then the service that owns the path.
 func (p *platform) handler() http.Handler {
+	limits := newLimiter(p.cfg.Rate, p.cfg.Burst)
+	if len(p.cfg.Peers) == 0 {
+		return limits.byAddress(p.here(limits))
+	}
+	elsewhere := http.NewServeMux()
+	elsewhere.Handle("/", p.here(limits))
+	p.passOn(elsewhere)
+	return limits.byAddress(elsewhere)
+}
+
+// here is the HTTP side of the services of this process.
+func (p *platform) here(limits *limiter) http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range p.units {
 		for _, prefix := range append(u.service.Prefixes(), "/ops/"+u.service.Name()) {
@@ -44,8 +56,7 @@ func (p *platform) handler() http.Handler {
 	authenticate := trade.Authenticate(trade.AuthConfig{
 		OperatorKey: p.folder.Secrets.OperatorKey, Secret: []byte(p.folder.Secrets.SessionSecret), Public: p.public,
 	})
-	limits := newLimiter(p.cfg.Rate, p.cfg.Burst)
-	return limits.byAddress(authenticate(limits.byPrincipal(bounded(mux))))
+	return authenticate(limits.byPrincipal(bounded(mux)))
 }
 
 // public tells which requests need no session: those that carry an authentication of their own, and what tells nothing.

@@ -19,6 +19,7 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the order platform."`
 	Demo    demoCommand    `cmd:"" help:"Run a shop's day with everything going wrong; exit 0 only if it converged."`
 	Check   checkCommand   `cmd:"" help:"Check the conservation equations over the raw tables of a data folder."`
+	Config  configCommand  `cmd:"" help:"Print the settings that serve would run with, without secrets."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
 
@@ -45,7 +46,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		kong.Name("convergo"),
 		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
 		kong.Vars{"services": strings.Join(serviceNames(), ",")},
-		kong.DefaultEnvars("CONVERGO"), kong.Writers(s.out, s.err),
+		kong.DefaultEnvars("CONVERGO"), kong.Configuration(loadConfig), kong.Writers(s.out, s.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exited = code }),
 	)

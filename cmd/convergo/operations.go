@@ -114,8 +114,7 @@ func (o operations) stats(ctx context.Context, _ *struct{}) (*statsOutput, error
 	b.ServiceDatabase = o.service.Name()
 	b.EventsSent, b.SendFailures, b.Lanes, b.BrokerOutage, b.LastRelayError = r.Sent, r.Failed, r.Lanes, r.InOutage, r.LastError
 	b.CallsMade, b.CallsTakenOver, b.CallsAsked = c.Made, c.TakenOver, c.Asked
-	s := o.store.Stats()
-	b.Commits, b.Transactions, b.Statements = s.Commits, s.Updates, s.Statements
+	b.Commits, b.Transactions, b.Statements = o.store.counts()
 	if o.inbox != nil {
 		i := o.inbox.Stats()
 		b.Applied, b.Duplicates, b.ApplyFailures = i.Applied, i.Duplicates, i.Failed

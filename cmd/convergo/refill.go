@@ -65,6 +65,9 @@ func (o owed) add(since time.Time) {
 // cleanly that is everything written since shortly before its last sign of life; when the folder is gone it is everything
 // that the broker should have.
 func (p *platform) oweRefill() error {
+	if !p.cfg.embedded() {
+		return nil // what a broker outside has lost is said by its keepers: convergo replay --since
+	}
 	o, err := p.folder.owed()
 	if err != nil {
 		return err
@@ -92,11 +95,14 @@ func (p *platform) brokerHorizon() time.Time { return time.Now().Add(-p.cfg.Keep
 // refill puts events that the broker may have lost back into the outboxes of the services that run here. Consumers that
 // have them already notice the keys: they remember them for longer than the broker keeps events.
 func (p *platform) refill(ctx context.Context) error {
+	if p.broker.inside == nil {
+		return p.folder.beat()
+	}
 	o, err := p.folder.owed()
 	if err != nil {
 		return err
 	}
-	if p.broker.Recovery().Events > 0 { // files that are damaged
+	if p.broker.inside.Recovery().Events > 0 { // files that are damaged
 		o.add(p.brokerHorizon())
 		if err := p.folder.writeOwed(o); err != nil {
 			return err
@@ -117,7 +123,7 @@ func (p *platform) refill(ctx context.Context) error {
 		}
 		if n > 0 {
 			p.log.Info("events that the broker may have lost are sent again", "service", name, "since", since, "events", n,
-				"stopped_cleanly", p.folder.Died.IsZero(), "broker", p.broker.Recovery())
+				"stopped_cleanly", p.folder.Died.IsZero(), "broker", p.broker.inside.Recovery())
 		}
 	}
 	p.refilled = time.Now()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,10 +19,11 @@ import (
 
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
-	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
-	Addr     string   `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
-	Services []string `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
-	World    string   `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
+	backends `embed:""`
+	Addr     string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
+	Services []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
+	Peers    map[string]string `placeholder:"SERVICE=URL" help:"Where services that run in other processes are reached: requests for them are passed on, and the story of an order is collected from them."`
+	World    string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
 	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`
 	UnknownGrace  time.Duration `default:"30s" help:"How long money for an unknown order waits before it is sent back."`
@@ -59,7 +61,7 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 	if err := refuseForeignFolder(c.Data); err != nil {
 		return err
 	}
-	f, err := openFolder(c.Data)
+	f, err := openFolder(c.Data, c.Secrets)
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,11 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 }
 
 func (c serveCommand) greet(s streams, f *folder) {
-	key := "in " + f.file(secretsFile)
+	file := c.Secrets
+	if file == "" {
+		file = f.file(secretsFile)
+	}
+	key := "in " + file
 	if s.shown { // what goes to a file or a pipe is kept, and read by others
 		key = f.Secrets.OperatorKey + " (" + key + ")"
 	}
@@ -91,7 +97,24 @@ func (c serveCommand) greet(s streams, f *folder) {
 		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), key)
 }
 
+// filesInFolder are the databases of this process that are files of the data folder, which nobody else may open.
+func (c serveCommand) filesInFolder() []string {
+	var names []string
+	for _, name := range c.Services {
+		if c.databaseURL(name) == "sqlite:"+filepath.Join(c.Data, name+".db") {
+			names = append(names, name)
+		}
+	}
+	if c.World == "" {
+		names = append(names, "world")
+	}
+	return names
+}
+
 func (c serveCommand) validate() error {
+	if err := c.backends.validate(); err != nil {
+		return err
+	}
 	if len(c.Services) == 0 {
 		return errors.New("--services names no service")
 	}
@@ -102,6 +125,9 @@ func (c serveCommand) validate() error {
 		if slices.Contains(c.Services[:i], name) {
 			return fmt.Errorf("--services: %q stands there twice", name)
 		}
+	}
+	if err := c.validatePeers(); err != nil {
+		return err
 	}
 	if !(c.FaultRate >= 0 && c.FaultRate <= 0.9) { // NaN is no rate either
 		return fmt.Errorf("--fault-rate %v is not between 0 and 0.9", c.FaultRate)

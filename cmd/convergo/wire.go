@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/convergo/convergo"
-	"github.com/convergo/convergo/broker/embedded"
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/idempotency"
 	"github.com/convergo/convergo/inbox"
@@ -25,7 +24,6 @@ import (
 	"github.com/convergo/convergo/outside"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/retain"
-	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade"
 	"github.com/convergo/convergo/trade/simulate"
 )
@@ -36,7 +34,7 @@ type platform struct {
 	cfg      serveCommand
 	log      *slog.Logger
 	probe    convergo.Probe
-	broker   *embedded.Broker
+	broker   *connected
 	units    []*unit
 	world    *outsideWorld // nil when the outside world is somewhere else
 	api      huma.Config
@@ -47,7 +45,7 @@ type platform struct {
 // unit is a service with its database and its engine.
 type unit struct {
 	service trade.Service
-	store   *sqlite.Store
+	store   *opened
 	relay   *relay.Relay
 	inbox   *inbox.Consumer[convergo.Tx]
 	calls   *outside.Calls[convergo.Tx]
@@ -72,20 +70,18 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, err
 		}
 	}
-	databases := slices.Clone(cfg.Services)
-	if cfg.World == "" {
-		databases = append(databases, "world")
-	}
+	databases := cfg.filesInFolder()
 	if err = f.refuseLost(databases); err != nil {
 		return nil, err
 	}
 	if err = p.oweRefill(); err != nil {
 		return nil, err
 	}
-	p.broker, err = embedded.Open(ctx, embedded.Config{
-		Dir: f.file(brokerFolder), MaxAge: cfg.KeepBroker, SyncInterval: syncInterval, Log: log, Probe: p.probe,
-	})
+	p.broker, err = connectBroker(ctx, cfg.brokerURL(), brokerOptions{dir: f.file(brokerFolder), maxAge: cfg.KeepBroker, probe: p.probe, log: log})
 	if err != nil {
+		return nil, err
+	}
+	if err = p.broker.warn(ctx, log); err != nil {
 		return nil, err
 	}
 	if cfg.World == "" {
@@ -109,34 +105,28 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	return p, p.refill(ctx)
 }
 
-func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
-	s, err := sqlite.Open(ctx, path, o)
-	if errors.Is(err, sqlite.ErrNewer) {
-		return nil, fmt.Errorf("%s was written by a newer version of convergo and is left as it is; use that version: %w", filepath.Base(path), err)
-	}
-	return s, err
-}
-
 // openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	probe := slowDisk(p.cfg.CommitDelay, p.probe)
-	store, err := openDatabase(ctx, p.folder.file(name+".db"), sqlite.Options{Name: name, Probe: probe, Log: p.log})
+	store, err := openStore(ctx, name, p.cfg.databaseURL(name), probe, p.log)
 	if err != nil {
 		return nil, err
 	}
 	u := &unit{store: store}
-	if err := p.folder.refuseOther(ctx, name, store); err != nil {
-		return u, err
+	if slices.Contains(p.cfg.filesInFolder(), name) {
+		if err := p.folder.refuseOther(ctx, name, store.file); err != nil {
+			return u, err
+		}
+		// This process holds the folder's lock: whoever had a lease is dead.
+		if err := store.file.BreakLeases(ctx); err != nil {
+			return u, err
+		}
 	}
 	log := p.log.With("service", name)
-	// This process holds the folder's lock: whoever had a lease is dead.
-	if err := store.BreakLeases(ctx); err != nil {
-		return u, err
-	}
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
 		return u, err
 	}
-	u.calls = outside.New[convergo.Tx](store.Calls(), outside.Config{
+	u.calls = outside.New[convergo.Tx](store.calls, outside.Config{
 		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
 	})
 	deps := trade.Deps{
@@ -288,7 +278,7 @@ func (p *platform) close() error {
 		errs = append(errs, p.world.close())
 	}
 	if p.broker != nil {
-		p.broker.Close()
+		errs = append(errs, p.broker.close())
 	}
 	return errors.Join(errs...)
 }

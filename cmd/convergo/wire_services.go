@@ -102,11 +102,15 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 	return err
 }
 
-// peers are the services that run here; the story of an order is collected from them over HTTP.
-func (p *platform) peers() map[string]string {
-	peers := map[string]string{}
-	for _, name := range p.cfg.Services {
-		peers[name] = p.cfg.url()
+// prefixesOf are the first path elements that a service serves, whether it runs here or not.
+func prefixesOf(name string) []string {
+	for _, s := range []trade.Service{
+		(*order.Service)(nil), (*payment.Service)(nil), (*inventory.Service)(nil), (*coupon.Service)(nil), (*points.Service)(nil),
+		(*shipping.Service)(nil), (*ledger.Service)(nil), (*notification.Service)(nil), (*risk.Service)(nil),
+	} {
+		if s.Name() == name {
+			return s.Prefixes()
+		}
 	}
-	return peers
+	return nil
 }

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// backends are where a platform keeps its data and through what it speaks. Each flag is also an environment variable,
+// CONVERGO_…, and a key of the configuration file. A flag beats the environment, the environment beats the file.
+type backends struct {
+	Config kong.ConfigFlag `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
+	Data   string          `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
+
+	Database  string            `placeholder:"URL" help:"Database of a service; {service} stands for its name. sqlite:FILE, postgres://USER:PASSWORD@HOST/DATABASE?schema={service}, mysql://USER:PASSWORD@HOST/convergo_{service} (default: one SQLite file per service in the data folder)."`
+	Databases map[string]string `placeholder:"SERVICE=URL" help:"Databases of single services, before --database."`
+	Broker    string            `placeholder:"URL" help:"embedded:, nats://HOST, kafka://HOST, amqp://HOST, redis://HOST, rocketmq://HOST (default: embedded, a server inside this process)."`
+	Secrets   string            `type:"path" placeholder:"FILE" help:"The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing)."`
+}
+
+// databaseURL is where the service's data is.
+func (b backends) databaseURL(service string) string {
+	address := b.Databases[service]
+	if address == "" {
+		address = b.Database
+	}
+	if address == "" {
+		address = "sqlite:" + filepath.Join(b.Data, "{service}.db")
+	}
+	return strings.ReplaceAll(address, "{service}", service)
+}
+
+// brokerURL is the broker's address, "embedded:" when nothing is set up.
+func (b backends) brokerURL() string {
+	if b.Broker == "" {
+		return "embedded:"
+	}
+	return b.Broker
+}
+
+// embedded tells whether the broker is inside this process.
+func (b backends) embedded() bool { return strings.HasPrefix(b.brokerURL(), "embedded:") }
+
+func (b backends) validate() error {
+	for service := range b.Databases {
+		if !slices.Contains(serviceNames(), service) {
+			return fmt.Errorf("--databases: there is no service %q; there are %s", service, strings.Join(serviceNames(), ", "))
+		}
+	}
+	for _, service := range serviceNames() {
+		address := b.databaseURL(service)
+		if scheme, _, ok := strings.Cut(address, ":"); !ok || !slices.Contains(databaseSchemes(), scheme) {
+			return fmt.Errorf("--database %q does not begin with one of %s:", redacted(address), strings.Join(databaseSchemes(), ":, "))
+		}
+	}
+	if one := b.Database; one != "" && !strings.Contains(one, "{service}") && len(b.Databases) < len(serviceNames())-1 {
+		return fmt.Errorf("--database %q is one database for all services; let {service} stand where its name goes, "+
+			"for example ?schema={service} (PostgreSQL) or /convergo_{service} (MySQL)", redacted(one))
+	}
+	if scheme, _, ok := strings.Cut(b.brokerURL(), ":"); !ok || !slices.Contains(brokerSchemes(), scheme) {
+		return fmt.Errorf("--broker %q does not begin with one of %s:", redacted(b.Broker), strings.Join(brokerSchemes(), ":, "))
+	}
+	return nil
+}
+
+// address is a URL that may name several hosts, separated by commas.
+type address struct {
+	url.URL          // Host is empty
+	hosts   []string // with ports where they are given
+}
+
+// parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
+func parseAddress(text string) (address, error) {
+	scheme, rest, found := strings.Cut(text, "://")
+	var hosts string
+	if found {
+		end := strings.IndexAny(rest, "/?#")
+		if end < 0 {
+			end = len(rest)
+		}
+		at := strings.LastIndex(rest[:end], "@") + 1
+		hosts = rest[at:end]
+		text = scheme + "://" + rest[:at] + rest[end:]
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		var wrong *url.Error
+		if errors.As(err, &wrong) {
+			err = wrong.Err // the URL itself, with its password, is not repeated
+		}
+		return address{}, fmt.Errorf("a URL that begins with %q: %w", scheme+":", err)
+	}
+	a := address{URL: *u}
+	if hosts != "" {
+		a.hosts = strings.Split(hosts, ",")
+	}
+	return a, nil
+}
+
+// redacted is an address without its secrets, for logs, errors and `convergo config`.
+func redacted(text string) string {
+	if !strings.Contains(text, "://") {
+		return text
+	}
+	a, err := parseAddress(text)
+	if err != nil {
+		scheme, _, _ := strings.Cut(text, ":")
+		return scheme + ":xxxxx"
+	}
+	query := a.Query()
+	for name := range query {
+		lower := strings.ToLower(name)
+		if slices.ContainsFunc([]string{"password", "secret", "token"}, func(s string) bool { return strings.Contains(lower, s) }) {
+			query.Set(name, "xxxxx")
+			a.RawQuery = query.Encode()
+		}
+	}
+	a.Host = strings.Join(a.hosts, ",")
+	// {service} is for people to read.
+	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
+}
+
+// configFile is the settings of a file. It is strict: a key that no command knows is a mistake that somebody must hear of.
+type configFile map[string]any
+
+// loadConfig reads a configuration file; kong calls it for --config.
+func loadConfig(r io.Reader) (kong.Resolver, error) {
+	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	c := map[string]any{} // nested maps are of this type too
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("the configuration file is not valid: %w", err)
+	}
+	for key, value := range c {
+		if c[key], err = fromEnvironment(value); err != nil {
+			return nil, fmt.Errorf("the configuration file: %s: %w", key, err)
+		}
+	}
+	return configFile(c), nil
+}
+
+// fromEnvironment replaces ${NAME} by the environment's value: a password need not stand in the file.
+func fromEnvironment(value any) (any, error) {
+	var err error
+	switch v := value.(type) {
+	case string:
+		return regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`).ReplaceAllStringFunc(v, func(name string) string {
+			found, ok := os.LookupEnv(name[2 : len(name)-1])
+			if !ok {
+				err = fmt.Errorf("%s is not in the environment", name)
+			}
+			return found
+		}), err
+	case []any:
+		for i := range v {
+			if v[i], err = fromEnvironment(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = fromEnvironment(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return value, nil
+}
+
+// Validate refuses keys that are no flags.
+func (c configFile) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error { // the visitor has no errors
+		if f, ok := node.(*kong.Flag); ok {
+			known[f.Name] = true
+		}
+		return next(nil)
+	})
+	for key := range c {
+		if !known[key] || key == "config" {
+			return fmt.Errorf("the configuration file has a key %q, which is no setting: keys are the flags of `convergo serve --help` without dashes", key)
+		}
+	}
+	return nil
+}
+
+// Resolve gives kong the file's value of a flag that the environment does not set: to kong the environment is a default.
+func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	for _, name := range flag.Envs {
+		if _, ok := os.LookupEnv(name); ok {
+			return nil, nil
+		}
+	}
+	switch v := c[flag.Name].(type) {
+	case nil, []any, map[string]any:
+		return v, nil
+	default:
+		return fmt.Sprint(v), nil
+	}
+}
+
+// configCommand is `convergo config`: what `convergo serve` would run with.
+type configCommand struct {
+	serveCommand
+}
+
+// Run prints the settings as a configuration file.
+func (c configCommand) Run(_ context.Context, s streams) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	var lines []string
+	for name, value := range settings(reflect.ValueOf(c.serveCommand)) {
+		text, err := yaml.Marshal(map[string]any{name: value})
+		if err != nil {
+			return err
+		}
+		lines = append(lines, string(text))
+	}
+	slices.Sort(lines)
+	_, err := io.WriteString(s.out, strings.Join(lines, ""))
+	return err
+}
+
+// settings are the values of a command's flags by name, secrets hidden.
+func settings(command reflect.Value) map[string]any {
+	all := map[string]any{}
+	for i := range command.NumField() {
+		field, value := command.Type().Field(i), command.Field(i)
+		if field.Anonymous {
+			for name, inner := range settings(value) {
+				all[name] = inner
+			}
+			continue
+		}
+		switch v := value.Interface().(type) {
+		case kong.ConfigFlag: // where they come from is none of them
+		case time.Duration:
+			all[flagName(field.Name)] = v.String()
+		case string:
+			if v != "" { // an empty path would be read as this folder
+				all[flagName(field.Name)] = redacted(v)
+			}
+		case map[string]string:
+			if len(v) == 0 {
+				continue
+			}
+			shown := map[string]string{}
+			for key, address := range v {
+				shown[key] = redacted(address)
+			}
+			all[flagName(field.Name)] = shown
+		default:
+			all[flagName(field.Name)] = v
+		}
+	}
+	return all
+}
+
+// flagName is a field's name as kong spells it: PaymentWindow is payment-window.
+func flagName(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		upper := r >= 'A' && r <= 'Z'
+		if upper && i > 0 && (field[i-1] < 'A' || field[i-1] > 'Z') {
+			b.WriteByte('-')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func configOf(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "convergo.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// effective is what `convergo config` prints.
+func effective(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	r := runProgram(t.Context(), append([]string{"config"}, args...)...)
+	if r.code != 0 {
+		t.Fatalf("config %v: %s", args, r.err.String())
+	}
+	got := map[string]any{}
+	if err := yaml.Unmarshal([]byte(r.out.String()), &got); err != nil {
+		t.Fatalf("%v\n%s", err, r.out.String())
+	}
+	return got
+}
+
+func TestAFlagBeatsTheEnvironmentWhichBeatsTheFileWhichBeatsTheDefault(t *testing.T) {
+	file := configOf(t, "lease: 5s\nretry-base: 2s\npayment-window: 10m\nservices: [order, payment]\nrate: 7\nlog-json: true\ndatabases:\n  order: sqlite:/x/order.db\n")
+	t.Setenv("CONVERGO_RETRY_BASE", "3s")
+	t.Setenv("CONVERGO_PAYMENT_WINDOW", "11m")
+	got := effective(t, "--config", file, "--payment-window", "12m")
+	for key, want := range map[string]any{"lease": "5s", "retry-base": "3s", "payment-window": "12m0s", "retry-cap": "1h0m0s", "rate": 7, "log-json": true} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
+	}
+	if s := got["services"]; len(s.([]any)) != 2 || s.([]any)[1] != "payment" {
+		t.Errorf("services: %v", s)
+	}
+	if d := got["databases"].(map[string]any); d["order"] != "sqlite:/x/order.db" {
+		t.Errorf("databases: %v", d)
+	}
+}
+
+func TestThePrintedSettingsAreAConfigurationFileThatMeansTheSame(t *testing.T) {
+	first := runProgram(t.Context(), "config", "--lease", "9s", "--services", "order,risk", "--databases", "order=sqlite:/x/o.db")
+	again := runProgram(t.Context(), "config", "--config", configOf(t, first.out.String()))
+	if first.out.String() == "" || again.out.String() != first.out.String() {
+		t.Errorf("%s\n%s\nthen\n%s", again.err.String(), first.out.String(), again.out.String())
+	}
+}
+
+func TestNoSecretIsPrintedWhereverItStands(t *testing.T) {
+	t.Setenv("SHOP_PASSWORD", "hunter2")
+	file := configOf(t, "database: postgres://shop:${SHOP_PASSWORD}@db/convergo?schema={service}&sslpassword=hunter2\n"+
+		"databases:\n  order: mysql://shop:hunter2@one,two/convergo_order\nbroker: nats://shop:hunter2@a:1,b:2/?token=hunter2\n")
+	r := runProgram(t.Context(), "config", "--config", file)
+	if strings.Contains(r.out.String()+r.err.String(), "hunter2") {
+		t.Errorf("%s%s", r.out.String(), r.err.String())
+	}
+	for _, want := range []string{"shop:xxxxx@db/convergo", "schema={service}", "shop:xxxxx@one,two/convergo_order"} {
+		if r.code == 0 && !strings.Contains(r.out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, r.out.String())
+		}
+	}
+	for _, args := range [][]string{
+		{"--database", "postgres://shop:hunter2@db:notaport/{service}"}, {"--database", "oracle://shop:hunter2@db/{service}"},
+		{"--database", "postgres://shop:hunter2@db/convergo"}, {"--broker", "carrier-pigeon://shop:hunter2@loft"}, {"--broker", "nats://shop:hunter2@[::bad"},
+		{"--peers", "order=http://shop:hunter2@host"},
+	} {
+		r := runProgram(t.Context(), append([]string{"config"}, args...)...)
+		if strings.Contains(r.out.String()+r.err.String(), "hunter2") {
+			t.Errorf("%v: %s%s", args, r.out.String(), r.err.String())
+		}
+	}
+}
+
+func TestAConfigurationFileThatIsWrongIsRefusedWithTheReason(t *testing.T) {
+	for text, says := range map[string]string{
+		"adress: 1.2.3.4:80\n":               `"adress"`,
+		"lease: [\n":                         "not valid",
+		"lease: soon\n":                      "lease",
+		"database: ${NO_SUCH_VARIABLE_HERE}": "${NO_SUCH_VARIABLE_HERE} is not in the environment",
+		"databases: {orders: sqlite:/x}\n":   `no service "orders"`,
+		"services: [order, order]\n":         "twice",
+		"config: other.yaml\n":               `"config"`,
+	} {
+		r := runProgram(t.Context(), "config", "--config", configOf(t, text))
+		if r.code == 0 || !strings.Contains(r.err.String(), says) {
+			t.Errorf("%q: code %d, %q does not say %q", text, r.code, r.err.String(), says)
+		}
+	}
+	r := runProgram(t.Context(), "config", "--config", "/no/such/file.yaml")
+	if r.code == 0 || !strings.Contains(r.err.String(), "/no/such/file.yaml") {
+		t.Errorf("%d: %s", r.code, r.err.String())
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/idempotency"
+	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/outbox"
+	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/trade"
+)
+
+// database is what the program needs of a store, whatever it runs on.
+type database interface {
+	trade.DB
+	outbox.Store[convergo.Tx]
+	relay.Store
+	inbox.Store[convergo.Tx]
+	inbox.Parking[convergo.Tx]
+	idempotency.Store[convergo.Tx]
+	ops.Store
+	Migrate(ctx context.Context, set string, migrations fs.FS) error
+	OnEvents(wake func())
+	OnCalls(wake func())
+	Close() error
+}
+
+// opened is a service's database and what its type alone knows.
+type opened struct {
+	database
+	calls  outside.Store[convergo.Tx]
+	counts func() (commits, updates, statements int64)
+	// file is set for SQLite.
+	file *sqlite.Store
+}
+
+// databaseSchemes are the databases that --database can name.
+func databaseSchemes() []string { return []string{"sqlite", "postgres", "mysql"} }
+
+// openStore opens the database at the address and brings the engine's tables up to date.
+func openStore(ctx context.Context, name, address string, probe convergo.Probe, log *slog.Logger) (_ *opened, err error) {
+	scheme, rest, _ := strings.Cut(address, ":")
+	switch scheme {
+	case "sqlite":
+		s, err := openDatabase(ctx, rest, sqlite.Options{Name: name, Probe: probe, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		return &opened{database: s, calls: s.Calls(), file: s, counts: func() (int64, int64, int64) {
+			c := s.Stats()
+			return c.Commits, c.Updates, c.Statements
+		}}, nil
+	default:
+		return nil, fmt.Errorf("database %s: there is no store %q", redacted(address), scheme)
+	}
+}
+
+func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
+	s, err := sqlite.Open(ctx, path, o)
+	if errors.Is(err, sqlite.ErrNewer) {
+		return nil, fmt.Errorf("%s was written by a newer version of convergo and is left as it is; use that version: %w", filepath.Base(path), err)
+	}
+	return s, err
+}
