@@ -22,12 +22,14 @@ type Record struct {
 
 // Store is what the middleware needs of a database.
 type Store[TX any] interface {
-	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return.
+	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return. It may run fn again from
+	// its start when the database has aborted the transaction (see inbox.Store): fn resets what it collects outside of tx.
 	Update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 	// Nested runs fn inside a savepoint of tx: when fn fails or panics only what it wrote is undone, and tx stays usable.
 	Nested(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 	// FindRequest returns the record of (scope, key), or nil.
 	FindRequest(ctx context.Context, tx TX, scope string, key convergo.Key) (*Record, error)
-	// RecordRequest inserts r; fresh is false, and nothing is written, when (scope, key) is there already.
+	// RecordRequest inserts r; fresh is false, and nothing is written, when (scope, key) is there already. When another
+	// transaction is recording the same it waits until that one has ended.
 	RecordRequest(ctx context.Context, tx TX, r Record) (fresh bool, err error)
 }

@@ -162,6 +162,15 @@ func (c *Consumer[TX]) applyOne(
 		}
 		t.queued++
 		return c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
+	case c.overdelivered(d):
+		marked, err := c.peek(ctx, tx, d.Event, now)
+		if err != nil {
+			return err
+		}
+		if marked == Fresh {
+			blocked[d.Event.Aggregate] = true
+			return c.suspect(ctx, tx, d, t, now)
+		}
 	}
 	blocks, err := c.run(ctx, tx, Queued{Event: d.Event}, handler, t, now)
 	if blocks {
@@ -219,10 +228,11 @@ func (c *Consumer[TX]) run(ctx context.Context, tx TX, m Queued, h Handler[TX], 
 		t.stale++
 	case Mismatch:
 		// An effect of this key has happened, so the aggregate's order has no hole: a person looks, nothing waits.
-		return false, c.bury(ctx, tx, Failure{
+		_, err := c.bury(ctx, tx, Failure{
 			Event: m.Event, Attempts: m.Attempts + 1, Place: "inbox.mark",
 			Error: "the key was used before with another payload: the producer gave two events one key, or built one event twice differently",
 		}, false, t, now)
+		return false, err
 	default:
 		t.applied++
 	}
@@ -238,7 +248,8 @@ func (c *Consumer[TX]) fail(ctx context.Context, tx TX, m Queued, cause error, t
 	}
 	if convergo.VerdictOf(cause) == convergo.Park || f.Attempts >= c.cfg.MaxAttempts {
 		hold := c.cfg.OnDead == HoldAggregate
-		return hold, c.bury(ctx, tx, f, hold, t, now)
+		buried, err := c.bury(ctx, tx, f, hold, t, now)
+		return hold && buried, err
 	}
 	f.Next = now.Add(c.cfg.Backoff.Delay(f.Attempts))
 	if err := c.parking.Fail(ctx, tx, c.cfg.Consumer, f, now); err != nil {
@@ -248,12 +259,18 @@ func (c *Consumer[TX]) fail(ctx context.Context, tx TX, m Queued, cause error, t
 	return true, nil
 }
 
-func (c *Consumer[TX]) bury(ctx context.Context, tx TX, f Failure, hold bool, t *tally, now time.Time) error {
-	if err := c.parking.Bury(ctx, tx, c.cfg.Consumer, f, hold, now); err != nil {
-		return fmt.Errorf("dead letter %s: %w", f.Event.Key, err)
+// bury writes the dead letter, unless another instance has done with the message meanwhile. buried tells which.
+func (c *Consumer[TX]) bury(ctx context.Context, tx TX, f Failure, hold bool, t *tally, now time.Time) (buried bool, err error) {
+	buried, err = c.parking.Bury(ctx, tx, c.cfg.Consumer, f, hold, now)
+	if err != nil {
+		return false, fmt.Errorf("dead letter %s: %w", f.Event.Key, err)
+	}
+	if !buried {
+		t.duplicates++
+		return false, c.parking.Dequeue(ctx, tx, c.cfg.Consumer, f.Event, now)
 	}
 	t.dead = append(t.dead, f)
-	return nil
+	return true, nil
 }
 
 // blame records, in a transaction of its own, that d's transaction failed. cause is d's fault if that works. A message

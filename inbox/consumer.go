@@ -34,6 +34,11 @@ type Config struct {
 	// MaxAttempts at a message before it becomes a dead letter. Default convergo.DefaultMaxAttempts.
 	MaxAttempts int
 	OnDead      Policy // default HoldAggregate
+	// Redeliveries is how often the broker may deliver a message that was never settled before it is suspected of killing the
+	// process, and tried alone; -1: never. Only with brokers that count deliveries. Default 10.
+	Redeliveries int
+	// Trials is how many attempts at a suspected message may begin and not end before it is a dead letter. Default 3.
+	Trials int
 	// RefuseStale drops, and counts, events whose version is not above the last one applied of their aggregate.
 	RefuseStale bool
 	// Outage is the pause while the store or the source cannot be reached. Default 100 ms doubling up to 2 s.
@@ -73,6 +78,8 @@ type Consumer[TX any] struct {
 	cfg      Config
 	handlers map[string]Handler[TX]
 	wake     chan struct{}
+	running  atomic.Bool
+	survived map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
 	stats    struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64
 	}
@@ -92,6 +99,12 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 	if cfg.MaxAttempts <= 0 {
 		cfg.MaxAttempts = convergo.DefaultMaxAttempts
 	}
+	if cfg.Redeliveries == 0 {
+		cfg.Redeliveries = 10
+	}
+	if cfg.Trials <= 0 {
+		cfg.Trials = 3
+	}
 	if cfg.Outage.Base <= 0 && len(cfg.Outage.Schedule) == 0 {
 		cfg.Outage = convergo.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 	}
@@ -109,6 +122,7 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 	}
 	return &Consumer[TX]{
 		store: store, parking: parking, source: source, cfg: cfg, handlers: map[string]Handler[TX]{}, wake: make(chan struct{}, 1),
+		survived: map[convergo.Key]bool{},
 	}
 }
 
@@ -153,11 +167,16 @@ var ErrStopped = errors.New("consumer stopped by itself")
 //     the next round takes it.
 //  3. After: the drain has committed m4 and the queue is gone; m5 is applied at once, after m4.
 //
-// A database that locks rows must make the two transactions meet at the queue's row: Blocked locks it for update, several
-// in one order, and Dequeue deletes it only if the queue is empty. Then m5 waits for the drain, or the drain waits for m5,
-// sees it and keeps the row. A drain asks Blocked before it does anything else, so that two instances of a consumer never
-// work on one queue at a time, and a queue that is gone since it was read is left alone.
+// A database that locks rows must make the two transactions meet at the queue's row: Blocked and Queue lock it for update,
+// several in one order, and Dequeue deletes it only if the queue is empty. Then m5 waits for the drain, or the drain waits
+// for m5, sees it and keeps the row. For the same reason two instances of a consumer never work on one queue at a time.
+//
+// A second call while the first runs is an error.
 func (c *Consumer[TX]) Run(ctx context.Context) error {
+	if !c.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("inbox %s: Run was called while the consumer runs; make a second one with New", c.cfg.Consumer)
+	}
+	defer c.running.Store(false)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	done := make(chan struct{}, 2)

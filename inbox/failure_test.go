@@ -208,9 +208,7 @@ func TestAQueueThatChangedSinceItWasReadIsReadAgain(t *testing.T) {
 		}))
 		settle()
 		s.set(func(s *store) {
-			s.oldDue = []inbox.Queue{{
-				Aggregate: event("O-1", 1).Aggregate, Messages: []inbox.Queued{{Event: event("O-1", 1)}, {Event: event("O-1", 2)}},
-			}}
+			s.oldDue = []convergo.Aggregate{event("O-1", 1).Aggregate}
 		})
 		c.Wake()
 		pass(time.Minute)
@@ -226,7 +224,7 @@ func TestAQueueThatIsGoneSinceItWasReadIsLeftAlone(t *testing.T) {
 		c, _ := running(t, s, newSource(), inbox.Config{}, moved(s.effect))
 		settle()
 		s.set(func(s *store) {
-			s.oldDue = []inbox.Queue{{Aggregate: event("O-1", 1).Aggregate, Messages: []inbox.Queued{{Event: event("O-1", 1), Attempts: 1}}}}
+			s.oldDue = []convergo.Aggregate{event("O-1", 1).Aggregate}
 		})
 		c.Wake()
 		pass(time.Minute)

@@ -66,15 +66,8 @@ func usable(d Delivery) error {
 // message delivered again is the same dead letter, and two different ones are two.
 func (c *Consumer[TX]) buryMalformed(ctx context.Context, tx TX, e convergo.Event, cause error, t *tally, now time.Time) error {
 	f := Failure{Event: presentable(e), Attempts: 1, Error: "malformed message: " + cause.Error(), Place: "inbox.read"}
-	marked, err := c.store.Mark(ctx, tx, c.cfg.Consumer, f.Event, false, now)
-	if err != nil {
-		return fmt.Errorf("malformed message %s: %w", f.Event.Key, err)
-	}
-	if marked != Fresh {
-		t.duplicates++
-		return nil
-	}
-	return c.bury(ctx, tx, f, false, t, now)
+	_, err := c.bury(ctx, tx, f, false, t, now)
+	return err
 }
 
 // malformed is the aggregate type of the events that presentable makes.

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -17,9 +16,10 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		now := c.cfg.Now()
-		queues, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound, c.cfg.PerQueue, now)
+		worked := false
+		due, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound, now)
 		if err == nil {
-			err = c.drainAll(ctx, queues)
+			worked, err = c.drainAll(ctx, due)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -27,9 +27,10 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 		case err != nil:
 			failures++
 			c.pause(ctx, failures, "queues cannot be worked off", err)
-		case slices.ContainsFunc(queues, func(q Queue) bool { return len(q.Messages) > 0 }):
+		case worked:
 			failures = 0 // and look again at once
 		default:
+			// Nothing was due, or another instance has the queues that were.
 			failures = 0
 			wait := c.cfg.Poll
 			if !next.IsZero() {
@@ -40,73 +41,80 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 	}
 }
 
-// drainAll works off the queues. A queue that cannot be worked off does not hold up the others; two such in a row are
-// taken for an outage.
-func (c *Consumer[TX]) drainAll(ctx context.Context, queues []Queue) (err error) {
+// drainAll works off the queues and tells whether it did anything. A queue that cannot be worked off does not hold up the
+// others; two such in a row are taken for an outage.
+func (c *Consumer[TX]) drainAll(ctx context.Context, due []convergo.Aggregate) (worked bool, err error) {
 	inARow := 0
-	for i := 0; i < len(queues) && inARow < 2 && ctx.Err() == nil; i++ {
-		if len(queues[i].Messages) == 0 { // a store that breaks its contract must not make us spin
-			continue
-		}
-		failed := c.drain(ctx, queues[i])
+	for i := 0; i < len(due) && inARow < 2 && ctx.Err() == nil; i++ {
+		some, failed := c.drain(ctx, due[i])
+		worked = worked || some
 		if failed == nil {
 			inARow = 0
 			continue
 		}
 		err = failed
 		if inARow++; convergo.VerdictOf(failed) == convergo.Outage {
-			return err
+			break
 		}
 	}
-	return err
+	return worked, err
 }
 
 // drain works off one queue in one transaction, head first. When that transaction fails as a whole for another reason
 // than an outage, the head is tried alone, and if that fails too the failure is the head's.
-func (c *Consumer[TX]) drain(ctx context.Context, q Queue) error {
-	err := c.drainSome(ctx, q.Messages)
-	if err == nil || convergo.VerdictOf(err) == convergo.Outage {
-		return err
+func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked bool, err error) {
+	r, err := c.drainSome(ctx, a, c.cfg.PerQueue)
+	if err != nil && r.read > 1 && convergo.VerdictOf(err) != convergo.Outage {
+		r, err = c.drainSome(ctx, a, 1)
 	}
-	head := q.Messages[:1]
-	if len(q.Messages) > 1 {
-		if err = c.drainSome(ctx, head); err == nil || convergo.VerdictOf(err) == convergo.Outage {
-			return err
-		}
+	switch {
+	case err == nil && r.trial:
+		return true, c.try(ctx, r.head)
+	case err == nil:
+		return r.read > 0, nil
+	case r.read == 0 || convergo.VerdictOf(err) == convergo.Outage:
+		return false, err
 	}
-	var t tally
-	cause, now := err, c.cfg.Now()
-	err = c.update(ctx, func(ctx context.Context, tx TX) error {
-		t = tally{}
-		_, err := c.fail(ctx, tx, head[0], fmt.Errorf("its transaction failed: %w", cause), &t, now)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	c.publish(&t)
-	return nil
+	return true, c.blameHead(ctx, r.head, err)
 }
 
-func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
+// round is what one transaction of a drain found.
+type round struct {
+	read  int    // messages
+	head  Queued // the first of them
+	trial bool   // head is on trial: see try
+}
+
+// drainSome makes an attempt at up to most messages of the queue.
+//
+// Two instances may find the same queue due. Both come here, and the second reads it when the first has committed: it
+// sees a queue that is gone, or not due, or has another head, and works on what there is. Nothing of Due is relied upon.
+func (c *Consumer[TX]) drainSome(ctx context.Context, a convergo.Aggregate, most int) (r round, err error) {
 	var t tally
-	err := c.update(ctx, func(ctx context.Context, tx TX) error {
-		t = tally{}
+	err = c.update(ctx, func(ctx context.Context, tx TX) error {
+		t, r = tally{}, round{} // a store may run this again
 		now := c.cfg.Now()
-		// Takes the queue's lock, on a database that has such: see Run.
-		a := messages[0].Event.Aggregate
-		if blocked, err := c.parking.Blocked(ctx, tx, c.cfg.Consumer, []convergo.Aggregate{a}); err != nil || !blocked[a] {
+		messages, err := c.parking.Queue(ctx, tx, c.cfg.Consumer, a, most, now)
+		if err != nil {
+			return fmt.Errorf("queue of %s: %w", a, err)
+		}
+		if r.read = len(messages); r.read == 0 {
+			return nil
+		}
+		r.head = messages[0]
+		if suspected(r.head) {
+			r.trial, err = c.arraign(ctx, tx, r.head, &t, now)
 			return err
 		}
 		for _, m := range messages {
-			duplicates := t.duplicates
+			if suspected(m) { // not beside others
+				break
+			}
 			blocks, err := c.retry(ctx, tx, m, &t, now)
 			if err != nil {
 				return err
 			}
-			// A duplicate may mean that another instance has worked on this queue since Due was read, and may have left it
-			// held for a person. What comes next is read again rather than taken from an old list.
-			if blocks || t.duplicates > duplicates {
+			if blocks {
 				break
 			}
 		}
@@ -114,9 +122,31 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
 		return nil
 	})
 	if err != nil {
+		return r, err
+	}
+	if r.read > 0 {
+		c.cfg.Probe.At("inbox.committed")
+	}
+	c.publish(&t)
+	return r, nil
+}
+
+// blameHead records that head's transaction failed, unless another instance has worked on the queue since.
+func (c *Consumer[TX]) blameHead(ctx context.Context, head Queued, cause error) error {
+	var t tally
+	err := c.update(ctx, func(ctx context.Context, tx TX) error {
+		t = tally{}
+		now := c.cfg.Now()
+		messages, err := c.parking.Queue(ctx, tx, c.cfg.Consumer, head.Event.Aggregate, 1, now)
+		if err != nil || len(messages) == 0 || messages[0].Position != head.Position || messages[0].Attempts != head.Attempts {
+			return err
+		}
+		_, err = c.fail(ctx, tx, head, fmt.Errorf("its transaction failed: %w", cause), &t, now)
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	c.cfg.Probe.At("inbox.committed")
 	c.publish(&t)
 	return nil
 }
@@ -124,7 +154,8 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, messages []Queued) error {
 // retry makes an attempt at a waiting message. A message that did not fail and is not buried leaves its queue.
 func (c *Consumer[TX]) retry(ctx context.Context, tx TX, m Queued, t *tally, now time.Time) (blocks bool, err error) {
 	if wasMalformed(m.Event) { // somebody has redriven it
-		return false, c.bury(ctx, tx, Failure{Event: m.Event, Attempts: 1, Error: errMalformed.Error(), Place: "inbox.read"}, false, t, now)
+		_, err := c.bury(ctx, tx, Failure{Event: m.Event, Attempts: 1, Error: errMalformed.Error(), Place: "inbox.read"}, false, t, now)
+		return false, err
 	}
 	handler, known := c.handlers[m.Event.Type]
 	if !known { // it had a handler when it was queued

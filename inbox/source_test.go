@@ -152,7 +152,7 @@ type store struct {
 	buryFail error                                          // every Bury fails with it
 	parkFail error                                          // every Fail fails with it
 	applied  map[string][]string                            // effects seen after a commit
-	oldDue   []inbox.Queue                                  // what the next Due answers
+	oldDue   []convergo.Aggregate                           // what the next Due answers
 	calls    int                                            // of Update and Due
 }
 
@@ -183,7 +183,7 @@ func (s *store) Update(ctx context.Context, fn func(context.Context, *memory.Tx)
 	})
 }
 
-func (s *store) Due(ctx context.Context, consumer string, limit, perQueue int, now time.Time) ([]inbox.Queue, time.Time, error) {
+func (s *store) Due(ctx context.Context, consumer string, limit int, now time.Time) ([]convergo.Aggregate, time.Time, error) {
 	s.mu.Lock()
 	s.calls++
 	down, old := s.down, s.oldDue
@@ -195,15 +195,15 @@ func (s *store) Due(ctx context.Context, consumer string, limit, perQueue int, n
 	if old != nil {
 		return old, time.Time{}, nil
 	}
-	return s.Store.Due(ctx, consumer, limit, perQueue, now)
+	return s.Store.Due(ctx, consumer, limit, now)
 }
 
-func (s *store) Bury(ctx context.Context, tx *memory.Tx, consumer string, f inbox.Failure, hold bool, now time.Time) error {
+func (s *store) Bury(ctx context.Context, tx *memory.Tx, consumer string, f inbox.Failure, hold bool, now time.Time) (bool, error) {
 	s.mu.Lock()
 	fail := s.buryFail
 	s.mu.Unlock()
 	if fail != nil {
-		return fail
+		return false, fail
 	}
 	return s.Store.Bury(ctx, tx, consumer, f, hold, now)
 }

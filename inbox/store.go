@@ -32,12 +32,6 @@ type Queued struct {
 	LastError string
 }
 
-// Queue is the waiting messages of one blocked aggregate, head first.
-type Queue struct {
-	Aggregate convergo.Aggregate
-	Messages  []Queued
-}
-
 // Failure is a failed attempt at a message.
 type Failure struct {
 	Event    convergo.Event
@@ -51,11 +45,18 @@ type Failure struct {
 type Store[TX any] interface {
 	// Update runs fn in one write transaction and commits it when fn returns nil. Durable on return. When the transaction
 	// cannot begin the error is convergo.Unreachable: it says nothing about fn, and no message is blamed for it.
+	//
+	// A database that locks rows may abort the transaction to end a deadlock, or ask for it to be repeated. Update then rolls
+	// back and runs fn again from its start, a few times at most and with a pause between: fn resets what it collects outside
+	// of tx. When the tries are used up the database's error is returned, without a verdict. Functions that an aborted run
+	// gave to convergo.AfterCommit never run.
 	Update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 	// Nested runs fn inside a savepoint of tx: when fn fails or panics only what it wrote is undone, and tx stays usable.
 	Nested(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 	// Mark inserts the dedup row of (consumer, event.Key), before any work, so that a concurrent duplicate waits for this
-	// transaction. With refuseStale it also answers Stale for a version not above the last one marked for its aggregate.
+	// transaction. With refuseStale it also answers Stale for a version not above the last one marked for its aggregate; so
+	// does the instance that comes second when two mark versions of one aggregate at once. Nothing of a key is kept but its
+	// digest: Once marks under keys that no event can have.
 	Mark(ctx context.Context, tx TX, consumer string, event convergo.Event, refuseStale bool, now time.Time) (Marked, error)
 }
 
@@ -69,14 +70,20 @@ type Parking[TX any] interface {
 	Enqueue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
 	// Fail records a failed attempt: the event is (or becomes) the head of its aggregate's queue, due again at f.Next.
 	Fail(ctx context.Context, tx TX, consumer string, f Failure, now time.Time) error
-	// Due returns up to limit queues whose head is due, each with up to perQueue messages (only the head when it has
-	// failed before), and when the next one will be due (zero: none waits).
-	Due(ctx context.Context, consumer string, limit, perQueue int, now time.Time) ([]Queue, time.Time, error)
+	// Due returns up to limit aggregates whose queue is due, and when the next one will be due (zero: none waits). It locks
+	// nothing and may be out of date before it returns: what is to be done is read with Queue.
+	Due(ctx context.Context, consumer string, limit int, now time.Time) ([]convergo.Aggregate, time.Time, error)
+	// Queue takes the aggregate's queue until tx ends, as Blocked does, and then reads up to most of its messages, head
+	// first, as the last transaction that had it left them: only the head when that has failed before; none when the queue is
+	// gone, held for a person or not due at now. While another transaction has it, Queue waits, or answers none.
+	Queue(ctx context.Context, tx TX, consumer string, aggregate convergo.Aggregate, most int, now time.Time) ([]Queued, error)
 	// Dequeue removes a message that was applied; the queue's next message is due at once, an empty queue is gone.
 	Dequeue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
 	// Bury moves the event to the dead letters and marks its key as done with. With hold the aggregate's queue waits for a
-	// person, even if it is empty; otherwise it goes on.
-	Bury(ctx context.Context, tx TX, consumer string, f Failure, hold bool, now time.Time) error
+	// person, even if it is empty; otherwise it goes on. When the key was marked meanwhile for the same payload (another
+	// instance has applied the message, or buried it) buried is false and nothing is written: the caller takes the message out of
+	// its queue. It asks by inserting the mark, so that of many who bury a message at once one does.
+	Bury(ctx context.Context, tx TX, consumer string, f Failure, hold bool, now time.Time) (buried bool, err error)
 }
 
 // Delivery is one message from a broker.

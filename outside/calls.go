@@ -91,6 +91,7 @@ type Calls[TX any] struct {
 	wake     chan struct{}
 	slots    chan struct{}
 	running  sync.WaitGroup
+	life     atomic.Bool // Run is on
 	stats    struct {
 		running, claimed, takenOver, asked, made, done, refused, retried, lost, outages atomic.Int64
 	}
@@ -155,7 +156,7 @@ func (c *Calls[TX]) Schedule(ctx context.Context, tx TX, call Call) (fresh bool,
 }
 
 func validate(call Call) error {
-	if err := convergo.Key(call.Key).Validate(); err != nil {
+	if err := call.Key.Validate(); err != nil {
 		return fmt.Errorf("call of kind %.100q: key %w", call.Kind, err)
 	}
 	if call.Kind == "" || len(call.Kind) > convergo.MaxNameBytes {

@@ -267,7 +267,7 @@ func TestTwoInstancesMakeACallOnce(t *testing.T) {
 		b, _ := s.open(outside.Config{}, s.handler())
 		var list []outside.Call
 		for i := range 50 {
-			list = append(list, outside.Call{Kind: "refund", Key: fmt.Sprint("RF-", i)})
+			list = append(list, outside.Call{Kind: "refund", Key: convergo.Key(fmt.Sprint("RF-", i))})
 		}
 		s.schedule(a, list...)
 		b.Wake()
@@ -473,7 +473,7 @@ func TestNoMoreCallsThanWorkersAreMadeAtATime(t *testing.T) {
 		calls, _ := s.open(outside.Config{Workers: 3, Lease: 4 * time.Second}, h)
 		var list []outside.Call
 		for i := range 20 {
-			list = append(list, outside.Call{Kind: "refund", Key: fmt.Sprint("RF-", i)})
+			list = append(list, outside.Call{Kind: "refund", Key: convergo.Key(fmt.Sprint("RF-", i))})
 		}
 		s.schedule(calls, list...)
 		pass(8 * time.Second) // 7 rounds of 3; no lease is spent in a queue
@@ -487,7 +487,7 @@ func TestInvalidCallsAreRefusedByName(t *testing.T) {
 	calls := outside.New[*memory.Tx](s, outside.Config{})
 	for want, call := range map[string]outside.Call{
 		"key is empty":      {Kind: "refund"},
-		"key is too long":   {Kind: "refund", Key: strings.Repeat("k", 256)},
+		"key is too long":   {Kind: "refund", Key: convergo.Key(strings.Repeat("k", 256))},
 		"key has leading":   {Kind: "refund", Key: " k"},
 		"kind \"\" is not":  {Key: "k"},
 		"group has control": {Kind: "refund", Key: "k", Group: "a\x00b"},

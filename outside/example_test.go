@@ -16,7 +16,7 @@ import (
 func Example() {
 	store := memory.New().Calls()
 	calls := outside.New[*memory.Tx](store, outside.Config{Backoff: convergo.Backoff{Base: time.Millisecond}})
-	sent := map[string]bool{} // the provider's memory
+	sent := map[convergo.Key]bool{} // the provider's memory
 	done := make(chan struct{})
 	calls.Handle("sms.send", outside.Handler[*memory.Tx]{
 		Do: func(_ context.Context, c outside.Claimed) ([]byte, error) {

@@ -2,14 +2,20 @@ package outside
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/convergo/convergo"
 )
 
-// Run makes calls until ctx ends, then waits for those in flight, each bounded by its lease, and returns nil.
+// Run makes calls until ctx ends, then waits for those in flight, each bounded by its lease, and returns nil. Its only error
+// is being called while it runs.
 func (c *Calls[TX]) Run(ctx context.Context) error {
+	if !c.life.CompareAndSwap(false, true) {
+		return fmt.Errorf("outside %s: Run was called while the calls run; make second ones with New", c.cfg.Name)
+	}
+	defer c.life.Store(false)
 	defer c.running.Wait()
 	outage := convergo.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	failures := 0

@@ -33,37 +33,37 @@ func newChannel() *channel { return &channel{effects: map[string]int{}, tries: m
 func (c *channel) Do(_ context.Context, call outside.Claimed) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = append(c.calls, "do "+call.Key)
-	c.tries[call.Key]++
+	c.calls = append(c.calls, "do "+string(call.Key))
+	c.tries[string(call.Key)]++
 	if c.before != nil {
-		if err := c.before(call.Key, c.tries[call.Key]); err != nil {
+		if err := c.before(string(call.Key), c.tries[string(call.Key)]); err != nil {
 			return nil, err
 		}
 	}
-	if c.effects[call.Key] == 0 { // it deduplicates by the key
-		c.effects[call.Key]++
+	if c.effects[string(call.Key)] == 0 { // it deduplicates by the key
+		c.effects[string(call.Key)]++
 	}
 	if c.do != nil {
-		if err := c.do(call.Key, c.tries[call.Key]); err != nil {
+		if err := c.do(string(call.Key), c.tries[string(call.Key)]); err != nil {
 			return nil, err
 		}
 	}
-	return []byte("did " + call.Key), nil
+	return []byte("did " + string(call.Key)), nil
 }
 
 func (c *channel) Query(_ context.Context, call outside.Claimed) ([]byte, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = append(c.calls, "ask "+call.Key)
+	c.calls = append(c.calls, "ask "+string(call.Key))
 	if c.ask != nil {
-		if err := c.ask(call.Key); err != nil {
+		if err := c.ask(string(call.Key)); err != nil {
 			return nil, false, err
 		}
 	}
-	if c.effects[call.Key] == 0 {
+	if c.effects[string(call.Key)] == 0 {
 		return nil, false, nil
 	}
-	return []byte("did " + call.Key), true, nil
+	return []byte("did " + string(call.Key)), true, nil
 }
 
 func (c *channel) heard() string {
@@ -116,20 +116,20 @@ func (s *shop) handler() outside.Handler[*memory.Tx] {
 	return outside.Handler[*memory.Tx]{
 		Do: s.channel.Do, Query: s.channel.Query,
 		Done: func(_ context.Context, tx *memory.Tx, c outside.Claimed, result []byte) error {
-			tx.Add("done "+c.Key, 1)
+			tx.Add("done "+string(c.Key), 1)
 			if s.doneFail.Load() > 0 {
 				s.doneFail.Add(-1)
 				return errors.New("constraint violated")
 			}
-			if string(result) != "did "+c.Key {
+			if string(result) != "did "+string(c.Key) {
 				return fmt.Errorf("result %q", result)
 			}
 			return nil
 		},
 		Refused: func(_ context.Context, tx *memory.Tx, c outside.Claimed, cause error) error {
-			tx.Add("refused "+c.Key, 1)
+			tx.Add("refused "+string(c.Key), 1)
 			if errors.Is(cause, outside.ErrGaveUp) {
-				tx.Add("given up "+c.Key, 1)
+				tx.Add("given up "+string(c.Key), 1)
 			}
 			return nil
 		},

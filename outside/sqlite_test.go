@@ -44,16 +44,16 @@ func TestOnSQLiteDyingWorkersLeaveOneEffectAndOneRecordPerKey(t *testing.T) {
 				return nil, errTimeout
 			}
 			other.mu.Lock()
-			other.effects[c.Key]++ // it does not deduplicate: asking first is all that prevents a second effect
+			other.effects[string(c.Key)]++ // it does not deduplicate: asking first is all that prevents a second effect
 			other.mu.Unlock()
 			if chance(4) {
 				return nil, errTimeout
 			}
-			return []byte("did " + c.Key), nil
+			return []byte("did " + string(c.Key)), nil
 		},
 		Query: other.Query,
 		Done: func(ctx context.Context, tx convergo.Tx, c outside.Claimed, _ []byte) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO done (call_key) VALUES (?)", c.Key)
+			_, err := tx.ExecContext(ctx, "INSERT INTO done (call_key) VALUES (?)", string(c.Key))
 			return err
 		},
 	}
@@ -71,7 +71,7 @@ func TestOnSQLiteDyingWorkersLeaveOneEffectAndOneRecordPerKey(t *testing.T) {
 		}
 		calls := open(nil)
 		for i := range keys {
-			call := outside.Call{Kind: "refund", Key: fmt.Sprint("RF-", i), Group: fmt.Sprint("G-", i%10)}
+			call := outside.Call{Kind: "refund", Key: convergo.Key(fmt.Sprint("RF-", i)), Group: fmt.Sprint("G-", i%10)}
 			if fresh, err := calls.Schedule(ctx, tx, call); err != nil || !fresh {
 				return fmt.Errorf("%s: fresh %v, %w", call.Key, fresh, err)
 			}

@@ -98,7 +98,7 @@ func TestCaseB07AnOversizeEventIsDeadAfterOneAttemptAndItsNeighboursAreSent(t *t
 			return nil
 		}}
 		var dead []relay.Failure
-		r := start(store, b, relay.Config{OnDead: func(f relay.Failure) { dead = append(dead, f) }})
+		r := start(store, b, relay.Config{Alert: func(f relay.Failure) { dead = append(dead, f) }})
 		until(t, 100*time.Millisecond, "the neighbours", b.has(2))
 		pass(time.Hour)
 		r.stop(t)

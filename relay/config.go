@@ -45,8 +45,8 @@ type Config struct {
 	Now             func() time.Time
 	Log             *slog.Logger   // default discards
 	Probe           convergo.Probe // points: relay.claimed, relay.published, relay.settled
-	// OnDead is told of each event that went to the dead letters, after that is durable. It must return soon.
-	OnDead func(Failure)
+	// Alert is told of each event that went to the dead letters, after that is durable. It must not block.
+	Alert func(Failure)
 }
 
 func (c Config) withDefaults() Config {

@@ -23,8 +23,10 @@ type Lease struct {
 type LeaseRequest struct {
 	Owner string  // unique per life of a relay, never reused
 	Held  []Lease // leases to renew
-	// RenewOnly: renew Held and do nothing else; take no lane and give none up. A relay asks so while a batch is in
-	// flight that it cannot wait for, lest a lane is given away under it. A store that ignores it costs duplicates, not loss.
+	// Busy: the first Busy of Held have events in flight. They are renewed but never given up, also when that leaves the owner
+	// with more than its share: another relay that took such a lane would send those events a second time.
+	Busy int
+	// RenewOnly: renew Held and do nothing else; take no lane and give none up. A relay that is about to stop asks so.
 	RenewOnly bool
 	Term      time.Duration // how long from now, by the database's clock
 }
@@ -79,14 +81,16 @@ type Settlement struct {
 type Store interface {
 	// Lease renews req.Held, then takes free or expired lanes, and those of the owner's that are not in Held (the answer
 	// that told of them was lost), so that every live relay of this store ends up with its
-	// fair share (the ceiling of Lanes / live relays), giving up renewed ones above it. It returns all leases now held.
+	// fair share (the ceiling of Lanes / live relays), giving up renewed ones above it, the last of Held first and the Busy ones
+	// never. It returns all leases now held, the renewed ones in the order of Held.
 	// A renewed lease keeps its token; an acquired one has a new token, greater than every earlier token of the lane.
 	// Expiry is set and judged by the database's clock. A lease in Held with a stale token is not renewed.
 	Lease(ctx context.Context, req LeaseRequest) ([]Lease, error)
 	// Release gives leases back at once, each only if its token still stands, and ends the owner's membership.
 	Release(ctx context.Context, owner string, leases []Lease) error
 	// Claim makes due delayed events pending and reads up to perLane events of each lane. It locks nothing: a lease is
-	// the right to work, not a lock on rows.
+	// the right to work, not a lock on rows. A relay whose lease has ended may still claim, beside the new owner: a delayed
+	// event becomes pending once all the same, and those of an aggregate in the order of their times.
 	Claim(ctx context.Context, leases []Lease, perLane int, now time.Time) (Claim, error)
 	// Settle records the outcome in one transaction, all or nothing. It returns ErrLeaseLost, and changes nothing, when
 	// any of s.Leases no longer stands (token or expiry). Durable on return. Settling the same again, after an answer that

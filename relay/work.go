@@ -250,8 +250,8 @@ func (s *session) tell(st Settlement, firstFail error) {
 			"topic", f.Event.Topic, "aggregate", f.Event.Aggregate.String(), "attempts", f.Attempts+1, "holds aggregate", st.HoldAggregate,
 			"error", f.Error)
 		s.count(func(c *Stats) { c.LastError, c.LastErrorAt = "dead: "+string(f.Event.Key)+": "+f.Error, s.cfg.Now() })
-		if s.cfg.OnDead != nil {
-			s.cfg.OnDead(f)
+		if s.cfg.Alert != nil {
+			s.cfg.Alert(f)
 		}
 	}
 }

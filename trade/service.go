@@ -18,7 +18,8 @@ import (
 // DB is a service's own database.
 type DB interface {
 	// Update runs fn in one write transaction and commits it when fn returns nil; durable on return. fn may be grouped with
-	// others into one commit, so it must not call Update again nor wait for anybody who does.
+	// others into one commit, so it must not call Update again nor wait for anybody who does. A database that locks rows may
+	// abort the transaction to end a deadlock: fn is then run again from its start, so it resets what it collects.
 	Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error
 	// View runs fn in a read-only transaction with one snapshot.
 	View(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error

@@ -164,40 +164,49 @@ func (tx *Tx) inGoOn(consumer string, a convergo.Aggregate, now int64, hold bool
 
 // Due implements inbox.Parking.
 func (s *Store) Due(
-	ctx context.Context, consumer string, limit, perQueue int, now time.Time,
-) ([]inbox.Queue, time.Time, error) {
+	ctx context.Context, consumer string, limit int, now time.Time,
+) (due []convergo.Aggregate, next time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, time.Time{}, fmt.Errorf("memory store: due: %w", err)
 	}
 	seen := s.committed.Load()
-	var queues []inbox.Queue
 	for k := range seen.inDue.from(consumerDue{consumer: consumer}) {
 		if k.consumer != consumer {
 			break
 		}
-		if k.next > convergo.Micros(now) || len(queues) == limit {
-			return queues, convergo.FromMicros(k.next), nil
+		if k.next > convergo.Micros(now) || len(due) == limit {
+			return due, convergo.FromMicros(k.next), nil
 		}
-		queues = append(queues, seen.inboxQueue(consumer, k.digest, perQueue))
+		b, _ := seen.inBlocked.get(consumerKey{consumer, k.digest})
+		due = append(due, b.aggregate)
 	}
-	return queues, time.Time{}, nil
+	return due, time.Time{}, nil
 }
 
-func (st *state) inboxQueue(consumer string, aggregate convergo.Digest, most int) inbox.Queue {
-	b, _ := st.inBlocked.get(consumerKey{consumer, aggregate})
-	q := inbox.Queue{Aggregate: b.aggregate}
-	for k, row := range st.inQueue.from(consumerPlace{consumer: consumer, digest: aggregate, place: -1 << 62}) {
-		if k.consumer != consumer || k.digest != aggregate || len(q.Messages) >= max(most, 1) {
+// Queue implements inbox.Parking.
+func (s *Store) Queue(
+	ctx context.Context, tx *Tx, consumer string, aggregate convergo.Aggregate, most int, now time.Time,
+) (messages []inbox.Queued, err error) {
+	if err := ready(ctx, tx, "queue"); err != nil {
+		return nil, err
+	}
+	digest := aggregate.Digest()
+	b, blocked := tx.now.inBlocked.get(consumerKey{consumer, digest})
+	if !blocked || b.held || b.next > convergo.Micros(now) {
+		return nil, nil
+	}
+	for k, row := range tx.now.inQueue.from(consumerPlace{consumer: consumer, digest: digest, place: -1 << 62}) {
+		if k.consumer != consumer || k.digest != digest || len(messages) >= max(most, 1) {
 			break
 		}
-		q.Messages = append(q.Messages, inbox.Queued{
+		messages = append(messages, inbox.Queued{
 			Event: copyEvent(row.event), Position: k.place, Attempts: row.attempts, LastError: row.lastError,
 		})
 		if row.attempts > 0 { // it has failed before: alone, so that the others do not fail with it
 			break
 		}
 	}
-	return q
+	return messages, nil
 }
 
 // Dequeue implements inbox.Parking.
@@ -211,17 +220,21 @@ func (s *Store) Dequeue(ctx context.Context, tx *Tx, consumer string, event conv
 }
 
 // Bury implements inbox.Parking. A message without a key (a malformed one) cannot be marked: each becomes a dead letter.
-func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failure, hold bool, now time.Time) error {
+func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failure, hold bool, now time.Time) (bool, error) {
 	if err := ready(ctx, tx, "bury"); err != nil {
-		return err
+		return false, err
 	}
 	place := int64(0)
 	if f.Event.Key != "" {
-		place = tx.unqueue(consumer, f.Event)
-		key := consumerKey{consumer, f.Event.Key.Digest()}
-		if !tx.now.marks.has(key) {
-			tx.now.marks = tx.now.marks.put(key, markRow{payloadDigest(f.Event), convergo.Micros(now)})
+		key, payload := consumerKey{consumer, f.Event.Key.Digest()}, payloadDigest(f.Event)
+		mark, marked := tx.now.marks.get(key)
+		if marked && mark.payload == payload {
+			return false, nil
 		}
+		if !marked {
+			tx.now.marks = tx.now.marks.put(key, markRow{payload, convergo.Micros(now)})
+		}
+		place = tx.unqueue(consumer, f.Event)
 	}
 	if place == 0 {
 		place = tx.placeBeforeAll(consumer, f.Event.Aggregate.Digest())
@@ -233,7 +246,7 @@ func (s *Store) Bury(ctx context.Context, tx *Tx, consumer string, f inbox.Failu
 		error: clip(f.Error), where: f.Place, at: convergo.Micros(now), state: ops.Open,
 	})
 	tx.inGoOn(consumer, f.Event.Aggregate, convergo.Micros(now), hold)
-	return nil
+	return true, nil
 }
 
 func payloadDigest(e convergo.Event) convergo.Digest { return sha256.Sum256(e.Payload) }

@@ -140,7 +140,7 @@ func (s *Store) PurgeCalls(ctx context.Context, before time.Time, most int) (n i
 	err = s.change(ctx, "purge calls", func(tx *Tx) error {
 		n = purge(&tx.now.calls, most, func(id int64, c callRow) bool {
 			return !tx.now.open.has(id) && c.updated < convergo.Micros(before)
-		}, func(c callRow) { tx.now.callKeys = tx.now.callKeys.del(convergo.Key(c.call.Key).Digest()) })
+		}, func(c callRow) { tx.now.callKeys = tx.now.callKeys.del(c.call.Key.Digest()) })
 		return nil
 	})
 	return n, err

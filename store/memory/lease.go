@@ -40,12 +40,12 @@ func (tx *Tx) join(owner string, now, until time.Time) int {
 func (tx *Tx) lease(req relay.LeaseRequest, share int, now time.Time) []relay.Lease {
 	expires := convergo.Micros(now.Add(req.Term))
 	var held []relay.Lease
-	for _, l := range req.Held {
+	for i, l := range req.Held {
 		row, _ := tx.now.lanes.get(l.Lane)
 		if row.owner != req.Owner || !row.stands(l.Token, now) {
 			continue
 		}
-		if len(held) == share && !req.RenewOnly { // above the fair share: another relay has come
+		if len(held) >= share && i >= req.Busy && !req.RenewOnly { // above the fair share: another relay has come
 			tx.now.lanes = tx.now.lanes.put(l.Lane, laneRow{token: row.token})
 			continue
 		}

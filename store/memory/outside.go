@@ -21,7 +21,7 @@ func (s Calls) Add(ctx context.Context, tx *Tx, call outside.Call, now time.Time
 	if err := ready(ctx, tx, "add call"); err != nil {
 		return false, err
 	}
-	key := convergo.Key(call.Key).Digest()
+	key := call.Key.Digest()
 	if tx.now.callKeys.has(key) {
 		return false, nil
 	}
@@ -110,7 +110,7 @@ func (s Calls) Finish(ctx context.Context, tx *Tx, c outside.Claimed, o outside.
 	if err := ready(ctx, tx, "finish call"); err != nil {
 		return false, err
 	}
-	id, ok := tx.now.callKeys.get(convergo.Key(c.Key).Digest())
+	id, ok := tx.now.callKeys.get(c.Key.Digest())
 	row, _ := tx.now.calls.get(id)
 	if !ok || row.state != outside.Started || row.token != c.Token {
 		return false, nil

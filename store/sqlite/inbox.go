@@ -152,67 +152,48 @@ func (s *Store) fail(ctx context.Context, tx convergo.Tx, consumer string, f *in
 	return err
 }
 
-// Due implements inbox.Parking. While nothing is due it is one probe of an index.
+// Due implements inbox.Parking. One probe of an index while nothing is due.
 func (s *Store) Due(
-	ctx context.Context, consumer string, limit, perQueue int, now time.Time,
-) (queues []inbox.Queue, next time.Time, err error) {
+	ctx context.Context, consumer string, limit int, now time.Time,
+) (aggregates []convergo.Aggregate, next time.Time, err error) {
 	first := int64(0)
 	err = s.reader(ctx, func(c *cachingConn) error {
-		return c.each(ctx, s.sql.Get("DueQueues"), func(v []driver.Value) error { first = integer(v[3]); return nil }, consumer, int64(1))
+		return c.each(ctx, s.sql.Get("DueQueues"), func(v []driver.Value) error {
+			at := integer(v[2])
+			switch {
+			case first != 0:
+			case at > convergo.Micros(now) || len(aggregates) == limit:
+				first = at
+			default:
+				aggregates = append(aggregates, convergo.Aggregate{Type: text(v[0]), ID: text(v[1])})
+			}
+			return nil
+		}, consumer, int64(limit)+1)
 	})
-	if err == nil && due(first, convergo.Micros(now)) {
-		err = s.snapshot(ctx, func(c *cachingConn) (err error) {
-			queues, first, err = s.queues(c, consumer, limit, perQueue, convergo.Micros(now))
-			return err
-		})
-	}
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sqlite store %s: consumer %s: due: %w", s.opts.Name, consumer, err)
 	}
-	return queues, convergo.FromMicros(first), nil
+	return aggregates, convergo.FromMicros(first), nil
 }
 
-func (s *Store) queues(c *cachingConn, consumer string, limit, perQueue int, now int64) (queues []inbox.Queue, next int64, err error) {
-	var digests [][]byte
-	err = c.each(context.Background(), s.sql.Get("DueQueues"), func(v []driver.Value) error {
-		at := integer(v[3])
-		switch {
-		case next != 0:
-		case at > now || len(queues) == limit:
-			next = at
-		default:
-			digests = append(digests, bytesOf(v[0]))
-			queues = append(queues, inbox.Queue{Aggregate: convergo.Aggregate{Type: text(v[1]), ID: text(v[2])}})
-		}
-		return nil
-	}, consumer, int64(limit)+1)
+// Queue implements inbox.Parking. There is one writing transaction at a time, so nobody else has the queue.
+func (s *Store) Queue(
+	ctx context.Context, tx convergo.Tx, consumer string, aggregate convergo.Aggregate, most int, now time.Time,
+) ([]inbox.Queued, error) {
+	digest := aggregate.Digest()
+	messages, err := list(ctx, tx, func(rows *sql.Rows) (m inbox.Queued, err error) {
+		m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError)
+		return m, err
+	}, s.sql.Get("ReadQueue"), consumer, digest[:], convergo.Micros(now), max(most, 1))
 	if err != nil {
-		return nil, 0, err
+		return nil, fmt.Errorf("sqlite store %s: consumer %s: queue of %s: %w", s.opts.Name, consumer, aggregate, s.explain(err))
 	}
-	for i := range queues {
-		if queues[i].Messages, err = s.queue(c, consumer, digests[i], perQueue); err != nil {
-			return nil, 0, err
+	for i, m := range messages {
+		if m.Attempts > 0 { // it has failed before: alone, so that the others do not fail with it
+			return messages[:i+1], nil
 		}
 	}
-	return queues, next, nil
-}
-
-// queue reads the head of one aggregate's queue; a message that has failed before comes alone.
-func (s *Store) queue(c *cachingConn, consumer string, aggregate []byte, most int) (messages []inbox.Queued, err error) {
-	alone := false
-	err = c.each(context.Background(), s.sql.Get("ReadQueue"), func(v []driver.Value) error {
-		if alone {
-			return nil
-		}
-		event, err := eventOf(v[3:])
-		if err != nil {
-			return err
-		}
-		m := inbox.Queued{Event: event, Position: integer(v[0]), Attempts: int(integer(v[1])), LastError: text(v[2])}
-		messages, alone = append(messages, m), m.Attempts > 0
-		return nil
-	}, consumer, aggregate, int64(max(most, 1)))
-	return messages, err
+	return messages, nil
 }
 
 // Dequeue implements inbox.Parking.
@@ -228,11 +209,20 @@ func (s *Store) Dequeue(ctx context.Context, tx convergo.Tx, consumer string, ev
 }
 
 // Bury implements inbox.Parking. A message without a key (a malformed one) cannot be marked: each becomes a dead letter.
-func (s *Store) Bury(ctx context.Context, tx convergo.Tx, consumer string, f inbox.Failure, hold bool, now time.Time) error {
-	if err := s.bury(ctx, tx, consumer, &f, hold, now); err != nil {
-		return fmt.Errorf("sqlite store %s: consumer %s: bury %s: %w", s.opts.Name, consumer, f.Event.Key, err)
+func (s *Store) Bury(
+	ctx context.Context, tx convergo.Tx, consumer string, f inbox.Failure, hold bool, now time.Time,
+) (buried bool, err error) {
+	marked := inbox.Fresh
+	if f.Event.Key != "" {
+		marked, err = s.mark(ctx, tx, consumer, &f.Event, false, now)
 	}
-	return nil
+	if err == nil && marked != inbox.Duplicate {
+		buried, err = true, s.bury(ctx, tx, consumer, &f, hold, now)
+	}
+	if err != nil {
+		return false, fmt.Errorf("sqlite store %s: consumer %s: bury %s: %w", s.opts.Name, consumer, f.Event.Key, err)
+	}
+	return buried, nil
 }
 
 func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *inbox.Failure, hold bool, now time.Time) error {
@@ -244,10 +234,6 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 	}
 	if e.Key != "" {
 		if _, err = s.exec(ctx, tx, "DeleteMessage", messageKey(consumer, e)...); err != nil {
-			return err
-		}
-		payload := sha256.Sum256(e.Payload)
-		if _, err = s.exec(ctx, tx, "InsertMark", consumer, key[:], payload[:], us); err != nil {
 			return err
 		}
 	}

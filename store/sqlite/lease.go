@@ -37,13 +37,18 @@ func (s *Store) lease(ctx context.Context, tx *Tx, req relay.LeaseRequest) ([]re
 		}
 	}
 	share := (convergo.Lanes + live - 1) / max(live, 1)
+	for _, l := range req.Held[:min(req.Busy, len(req.Held))] { // what is in flight stays, also above the share
+		if share < len(held) && held[share] == l {
+			share++
+		}
+	}
 	if len(held) > share { // another relay has come
 		if _, err := s.exec(ctx, tx, "FreeLanes", leasesText(held[share:]), req.Owner); err != nil {
 			return nil, err
 		}
 		return held[:share], nil
 	}
-	if len(held) == share {
+	if len(held) >= share {
 		return held, nil
 	}
 	if _, err := s.exec(ctx, tx, "ForgetRelays", ""); err != nil {

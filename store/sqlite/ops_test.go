@@ -198,7 +198,8 @@ func TestReplaySendsAgainWhatWasSentSinceThenAndNothingElse(t *testing.T) {
 func (d *desk) park(f inbox.Failure, hold bool) {
 	d.Helper()
 	must(d.T, d.Update(d.ctx, func(ctx context.Context, tx convergo.Tx) error {
-		return d.Bury(ctx, tx, "stock", f, hold, d.base)
+		_, err := d.Bury(ctx, tx, "stock", f, hold, d.base)
+		return err
 	}))
 }
 
@@ -212,12 +213,16 @@ func (d *desk) letters() []ops.DeadLetter {
 // queue is the versions that are due, of one aggregate.
 func (d *desk) queue() (text string) {
 	d.Helper()
-	queues, _, err := d.Due(d.ctx, "stock", 10, 10, d.base)
+	due, _, err := d.Due(d.ctx, "stock", 10, d.base)
 	must(d.T, err)
-	for _, q := range queues {
-		for _, m := range q.Messages {
-			text += fmt.Sprint(m.Event.Version, " ")
-		}
+	for _, a := range due {
+		must(d.T, d.Update(d.ctx, func(ctx context.Context, tx convergo.Tx) error {
+			messages, err := d.Queue(ctx, tx, "stock", a, 10, d.base)
+			for _, m := range messages {
+				text += fmt.Sprint(m.Event.Version, " ")
+			}
+			return err
+		}))
 	}
 	return text
 }
@@ -381,7 +386,7 @@ func TestPurgesRemoveWhatIsOldAndFinishedAndNothingElse(t *testing.T) {
 
 	must(t, d.Update(d.ctx, func(ctx context.Context, tx convergo.Tx) error {
 		for _, key := range []string{"1", "2", "3"} {
-			if _, err := d.Calls().Add(ctx, tx, outside.Call{Kind: "k", Key: key}, d.base); err != nil {
+			if _, err := d.Calls().Add(ctx, tx, outside.Call{Kind: "k", Key: convergo.Key(key)}, d.base); err != nil {
 				return err
 			}
 		}

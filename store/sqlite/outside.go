@@ -20,8 +20,8 @@ func (s *Store) Calls() Calls { return Calls{s} }
 
 // Add implements outside.Store.
 func (s Calls) Add(ctx context.Context, tx convergo.Tx, call outside.Call, now time.Time) (bool, error) {
-	key, us := convergo.Key(call.Key).Digest(), convergo.Micros(now)
-	added, err := s.exec(ctx, tx, "AddCall", call.Kind, call.Key, key[:], call.Group,
+	key, us := call.Key.Digest(), convergo.Micros(now)
+	added, err := s.exec(ctx, tx, "AddCall", call.Kind, string(call.Key), key[:], call.Group,
 		max(convergo.Micros(call.NotBefore), us), us, us, notNil(call.Payload))
 	if err != nil {
 		return false, fmt.Errorf("sqlite store %s: add call %s: %w", s.opts.Name, call.Key, err)
@@ -110,7 +110,7 @@ func (s Calls) Finish(ctx context.Context, tx convergo.Tx, c outside.Claimed, o 
 	default:
 		return false, fmt.Errorf("sqlite store %s: finish call %s: state %d is not an outcome", s.opts.Name, c.Key, o.State)
 	}
-	key := convergo.Key(c.Key).Digest()
+	key := c.Key.Digest()
 	held, err := s.exec(ctx, tx, "FinishCall", key[:], c.Token, int64(o.State), attempt, ambiguous,
 		convergo.Micros(o.Next), clip(o.Error), o.Result, convergo.Micros(now))
 	if err != nil {

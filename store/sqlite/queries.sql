@@ -263,13 +263,17 @@ UPDATE inbox_blocked SET next_attempt_at = ?3
    AND (SELECT w.attempts FROM inbox_waiting AS w WHERE w.consumer = ?1 AND w.aggregate_digest = ?2 ORDER BY w.position, w.id LIMIT 1) = 0
 
 -- name: DueQueues
-SELECT aggregate_digest, aggregate_type, aggregate_id, next_attempt_at FROM inbox_blocked
+SELECT aggregate_type, aggregate_id, next_attempt_at FROM inbox_blocked
  WHERE consumer = ? AND held = 0 ORDER BY next_attempt_at LIMIT ?
 
 -- name: ReadQueue
+-- Nothing when the queue is gone, held or not due at ?3.
 SELECT position, attempts, last_error, created_at, 0, aggregate_version, max_attempts, topic, type, aggregate_type, aggregate_id,
        message_id, event_key, headers, payload
-  FROM inbox_waiting WHERE consumer = ? AND aggregate_digest = ? ORDER BY position, id LIMIT ?
+  FROM inbox_waiting
+ WHERE consumer = ?1 AND aggregate_digest = ?2
+   AND EXISTS (SELECT 1 FROM inbox_blocked AS b WHERE b.consumer = ?1 AND b.aggregate_digest = ?2 AND b.held = 0 AND b.next_attempt_at <= ?3)
+ ORDER BY position, id LIMIT ?4
 
 -- name: InsertDeadLetter
 INSERT INTO inbox_dead (id, consumer, hold, key_digest, aggregate_digest, position, attempts, died_at, place, error, created_at,

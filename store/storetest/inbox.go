@@ -190,7 +190,11 @@ func (r *rig[TX]) dequeue(name string, e convergo.Event, at time.Duration) {
 func (r *rig[TX]) bury(name string, e convergo.Event, attempts int, hold bool) {
 	r.Helper()
 	f := inbox.Failure{Event: e, Attempts: attempts, Error: "bad payload", Place: "handler"}
-	r.update(func(ctx context.Context, tx TX) error { return r.Parking.Bury(ctx, tx, name, f, hold, r.base) })
+	r.update(func(ctx context.Context, tx TX) error {
+		buried, err := r.Parking.Bury(ctx, tx, name, f, hold, r.base)
+		equal(r, "buried", buried, true)
+		return err
+	})
 }
 
 func (r *rig[TX]) blocked(name string, a convergo.Aggregate) (blocked bool) {
@@ -206,24 +210,35 @@ func (r *rig[TX]) blocked(name string, a convergo.Aggregate) (blocked bool) {
 	return blocked
 }
 
-// due are the versions in each due queue at base+at, by the aggregate's id.
+// due is what is in each due queue at base+at, by the aggregate's id.
 func (r *rig[TX]) due(name string, at time.Duration) (map[string][]inbox.Queued, time.Time) {
 	r.Helper()
-	queues, next, err := r.Parking.Due(r.ctx, name, 100, 100, r.base.Add(at))
+	aggregates, next, err := r.Parking.Due(r.ctx, name, 100, r.base.Add(at))
 	r.must(err)
 	found := map[string][]inbox.Queued{}
-	for _, q := range queues {
-		if _, twice := found[q.Aggregate.ID]; twice || len(q.Messages) == 0 {
-			r.Errorf("queue of %s comes twice or empty", q.Aggregate)
+	for _, a := range aggregates {
+		messages := r.queue(name, a, 100, at)
+		if _, twice := found[a.ID]; twice || len(messages) == 0 {
+			r.Errorf("queue of %s comes twice or empty", a)
 		}
-		for _, m := range q.Messages {
-			if m.Event.Aggregate != q.Aggregate {
-				r.Errorf("event %s is in the queue of %s", m.Event.Key, q.Aggregate)
+		for _, m := range messages {
+			if m.Event.Aggregate != a {
+				r.Errorf("event %s is in the queue of %s", m.Event.Key, a)
 			}
 		}
-		found[q.Aggregate.ID] = q.Messages
+		found[a.ID] = messages
 	}
 	return found, next
+}
+
+// queue is what a transaction that takes the aggregate's queue at base+at finds in it.
+func (r *rig[TX]) queue(name string, a convergo.Aggregate, most int, at time.Duration) (messages []inbox.Queued) {
+	r.Helper()
+	r.update(func(ctx context.Context, tx TX) (err error) {
+		messages, err = r.Parking.Queue(ctx, tx, name, a, most, r.base.Add(at))
+		return err
+	})
+	return messages
 }
 
 func queuedVersions(list []inbox.Queued) (versions []int64) {
@@ -298,9 +313,7 @@ func headAlone[TX any](r *rig[TX]) {
 	r.dequeue(consumer, event(a, 1), time.Minute)
 	queues, _ := r.due(consumer, time.Minute)
 	equalLists(r, "the others, at once", queuedVersions(queues["1"]), 2, 3, 4)
-	few, _, err := r.Parking.Due(r.ctx, consumer, 10, 2, r.base.Add(time.Minute))
-	r.must(err)
-	equalLists(r, "two asked for", queuedVersions(few[0].Messages), 2, 3)
+	equalLists(r, "two asked for", queuedVersions(r.queue(consumer, a, 2, time.Minute)), 2, 3)
 	r.dequeue(consumer, event(a, 2), time.Minute)
 	r.failMessage(consumer, event(a, 3), 1, 2*time.Minute)
 	queues, _ = r.due(consumer, 2*time.Minute)
@@ -331,7 +344,7 @@ func queuesApart[TX any](r *rig[TX]) {
 	equalLists(r, "the other consumer's", queuedVersions(queues["1"]), 1)
 	equal(r, "its attempts", queues["1"][0].Attempts, 3)
 	equal(r, "its next due", next.IsZero(), true)
-	limited, _, err := r.Parking.Due(r.ctx, consumer, 1, 10, r.base.Add(time.Hour))
+	limited, _, err := r.Parking.Due(r.ctx, consumer, 1, r.base.Add(time.Hour))
 	r.must(err)
 	equal(r, "queues when one is asked for", len(limited), 1)
 	r.dequeue("points", event(a, 1), 0)
@@ -407,9 +420,10 @@ func parkingRollsBack[TX any](r *rig[TX]) {
 	r.update(func(ctx context.Context, tx TX) error {
 		_ = r.Store.Nested(ctx, tx, func(ctx context.Context, tx TX) error {
 			f := inbox.Failure{Event: event(b, 1), Attempts: 1, Error: "x", Place: "handler", Next: r.base}
+			_, err := r.Parking.Bury(ctx, tx, consumer, f, true, r.base)
 			return errors.Join(
 				r.Parking.Dequeue(ctx, tx, consumer, event(a, 1), r.base), r.Parking.Enqueue(ctx, tx, consumer, event(a, 2), r.base),
-				r.Parking.Bury(ctx, tx, consumer, f, true, r.base), errWanted)
+				err, errWanted)
 		})
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outside"
 )
 
@@ -27,7 +28,7 @@ func outsideLaws[TX any]() []law[TX] {
 const kind = "channel.refund"
 
 func call(n int) outside.Call {
-	return outside.Call{Kind: kind, Key: fmt.Sprintf("RF-%d", n), Payload: []byte(fmt.Sprintf(`{"n":%d}`, n))}
+	return outside.Call{Kind: kind, Key: convergo.Key(fmt.Sprintf("RF-%d", n)), Payload: []byte(fmt.Sprintf(`{"n":%d}`, n))}
 }
 
 func (r *rig[TX]) add(list ...outside.Call) {
@@ -38,7 +39,7 @@ func (r *rig[TX]) add(list ...outside.Call) {
 			if err != nil {
 				return err
 			}
-			equal(r, "fresh "+c.Key, fresh, true)
+			equal(r, "fresh "+string(c.Key), fresh, true)
 		}
 		return nil
 	})
@@ -64,7 +65,7 @@ func (r *rig[TX]) finish(c outside.Claimed, o outside.Outcome) (held bool) {
 	return held
 }
 
-func callKeys(list []outside.Claimed) (keys []string) {
+func callKeys(list []outside.Claimed) (keys []convergo.Key) {
 	for _, c := range list {
 		keys = append(keys, c.Key)
 	}
@@ -216,7 +217,7 @@ func groupsSerial[TX any](r *rig[TX]) {
 	r.add(list...)
 	first := r.claimCalls(0)
 	equal(r, "claimed: one of each group and all without", len(first), 4)
-	by := map[string]outside.Claimed{}
+	by := map[convergo.Key]outside.Claimed{}
 	for _, c := range first {
 		by[c.Key] = c
 	}
@@ -238,7 +239,7 @@ func oneClaims[TX any](r *rig[TX]) {
 	}
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	times := map[string]int{}
+	times := map[convergo.Key]int{}
 	for range 8 {
 		group.Go(func() {
 			for {
@@ -260,6 +261,6 @@ func oneClaims[TX any](r *rig[TX]) {
 	group.Wait()
 	equal(r, "different calls claimed", len(times), calls)
 	for key, n := range times {
-		equal(r, "times that "+key+" was claimed", n, 1)
+		equal(r, "times that "+string(key)+" was claimed", n, 1)
 	}
 }

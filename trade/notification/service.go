@@ -165,7 +165,7 @@ func (s *Service) tell(ctx context.Context, tx convergo.Tx, e convergo.Event, o 
 	if err != nil {
 		return fmt.Errorf("notification %s: %w", key, err)
 	}
-	_, err = s.deps.Calls.Schedule(ctx, tx, outside.Call{Kind: callSend, Key: string(key), Payload: payload})
+	_, err = s.deps.Calls.Schedule(ctx, tx, outside.Call{Kind: callSend, Key: key, Payload: payload})
 	return err
 }
 
@@ -181,16 +181,16 @@ func (s *Service) Calls() map[string]outside.Handler[convergo.Tx] {
 			return []byte(id), err
 		},
 		Query: func(ctx context.Context, c outside.Claimed) ([]byte, bool, error) {
-			id, known, err := s.cfg.Messenger.Sent(ctx, c.Key)
+			id, known, err := s.cfg.Messenger.Sent(ctx, string(c.Key))
 			return []byte(id), known, err
 		},
 		Done: func(ctx context.Context, tx convergo.Tx, c outside.Claimed, id []byte) error {
-			_, err := s.exec(ctx, tx, "EndNotification", Sent, string(id), "", convergo.Micros(s.deps.Now()), c.Key)
+			_, err := s.exec(ctx, tx, "EndNotification", Sent, string(id), "", convergo.Micros(s.deps.Now()), string(c.Key))
 			return err
 		},
 		Refused: func(ctx context.Context, tx convergo.Tx, c outside.Claimed, cause error) error {
 			s.deps.Log.Error("the messenger refused a message", "key", c.Key, "error", cause)
-			_, err := s.exec(ctx, tx, "EndNotification", Failed, "", clip(cause.Error()), convergo.Micros(s.deps.Now()), c.Key)
+			_, err := s.exec(ctx, tx, "EndNotification", Failed, "", clip(cause.Error()), convergo.Micros(s.deps.Now()), string(c.Key))
 			return err
 		},
 	}}

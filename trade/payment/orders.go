@@ -80,7 +80,7 @@ func (s *Service) closeIntents(ctx context.Context, tx convergo.Tx, orderNo stri
 		if i.State != Open {
 			continue
 		}
-		call := outside.Call{Kind: callClose, Key: "CLOSE:" + i.TradeNo}
+		call := outside.Call{Kind: callClose, Key: convergo.Key("CLOSE:" + i.TradeNo)}
 		if err := s.schedule(ctx, tx, call, closeCall{i.Channel, i.TradeNo, orderNo}); err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (s *Service) tradeClosed(ctx context.Context, tx convergo.Tx, c outside.Cla
 	if err := json.Unmarshal(result, &closed); err != nil {
 		return fmt.Errorf("call %s: result: %w", c.Key, err)
 	}
-	key := convergo.Key(c.Key)
+	key := c.Key
 	if closed.Paid {
 		t := closed.Trade
 		if !plain(t.Transaction, 100) || t.Amount <= 0 || len(t.Currency) != 3 || !plain(t.Merchant, 100) {

@@ -129,7 +129,7 @@ func (s *Service) unknown(ctx context.Context, tx convergo.Tx, r receiptRow, fin
 		return err
 	}
 	return s.schedule(ctx, tx, outside.Call{
-		Kind: callClassify, Key: "CLASSIFY:" + r.cause(), NotBefore: s.now().Add(s.cfg.UnknownGrace),
+		Kind: callClassify, Key: convergo.Key("CLASSIFY:" + r.cause()), NotBefore: s.now().Add(s.cfg.UnknownGrace),
 	}, receiptRef{r.Channel, r.Transaction})
 }
 

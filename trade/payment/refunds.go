@@ -117,7 +117,7 @@ func (s *Service) failRefund(ctx context.Context, tx convergo.Tx, row refundRow,
 }
 
 func (s *Service) scheduleRefund(ctx context.Context, tx convergo.Tx, r refundCall) error {
-	call := outside.Call{Kind: callRefund, Key: r.attemptKey()}
+	call := outside.Call{Kind: callRefund, Key: convergo.Key(r.attemptKey())}
 	if r.Attempt > 1 {
 		call.NotBefore = s.now().Add(s.cfg.RefundBackoff.Delay(int(r.Attempt) - 1))
 	}
@@ -235,7 +235,7 @@ func (s *Service) refundAnswered(ctx context.Context, tx convergo.Tx, c outside.
 		return err
 	}
 	moved, err := Refunds().Apply(ctx, tx, machine.Request{
-		ID: row.RefundNo, Move: "refund", Cause: done.RefundID, Key: convergo.Key(c.Key), Actor: "channel", At: s.now(),
+		ID: row.RefundNo, Move: "refund", Cause: done.RefundID, Key: c.Key, Actor: "channel", At: s.now(),
 	})
 	if err != nil || moved.Answer != machine.Applied {
 		return err
@@ -291,7 +291,7 @@ func (s *Service) refundRefused(ctx context.Context, tx convergo.Tx, c outside.C
 		return err
 	}
 	row.Reason = reason
-	return s.failRefund(ctx, tx, *row, version, convergo.Key(c.Key))
+	return s.failRefund(ctx, tx, *row, version, c.Key)
 }
 
 // openRefund is the refund, or nil when it has ended already.

@@ -41,7 +41,7 @@ func (s *Service) onPaid(ctx context.Context, tx convergo.Tx, e convergo.Event) 
 	if err != nil {
 		return err
 	}
-	return s.schedule(ctx, tx, outside.Call{Kind: callBook, Key: bookingKey(p.OrderNo), Group: bookingKey(p.OrderNo)},
+	return s.schedule(ctx, tx, outside.Call{Kind: callBook, Key: convergo.Key(bookingKey(p.OrderNo)), Group: bookingKey(p.OrderNo)},
 		carrierCall{OrderNo: p.OrderNo, BookingKey: bookingKey(p.OrderNo), Pieces: pieces})
 }
 
@@ -88,7 +88,7 @@ func (s *Service) onRefunded(ctx context.Context, tx convergo.Tx, e convergo.Eve
 	if err != nil || moved.Answer != machine.Applied {
 		return err // it has left, or was canceled before
 	}
-	return s.schedule(ctx, tx, outside.Call{Kind: callCancel, Key: "CANCEL:" + row.BookingKey, Group: row.BookingKey},
+	return s.schedule(ctx, tx, outside.Call{Kind: callCancel, Key: convergo.Key("CANCEL:" + row.BookingKey), Group: row.BookingKey},
 		carrierCall{OrderNo: row.OrderNo, BookingKey: row.BookingKey, Pieces: row.Pieces})
 }
 
@@ -130,7 +130,7 @@ func (s *Service) book(ctx context.Context, c outside.Claimed) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.cfg.Carrier.Book(ctx, BookingRequest{Key: c.Key, OrderNo: p.OrderNo, Pieces: p.Pieces})
+	t, err := s.cfg.Carrier.Book(ctx, BookingRequest{Key: string(c.Key), OrderNo: p.OrderNo, Pieces: p.Pieces})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (s *Service) book(ctx context.Context, c outside.Claimed) ([]byte, error) {
 }
 
 func (s *Service) askBooking(ctx context.Context, c outside.Claimed) (result []byte, known bool, err error) {
-	t, known, err := s.cfg.Carrier.Booking(ctx, c.Key)
+	t, known, err := s.cfg.Carrier.Booking(ctx, string(c.Key))
 	if err != nil || !known {
 		return nil, false, err
 	}
@@ -165,7 +165,7 @@ func (s *Service) booked(ctx context.Context, tx convergo.Tx, c outside.Claimed,
 
 func (s *Service) dispatch(ctx context.Context, tx convergo.Tx, row shipmentRow, c outside.Claimed) error {
 	moved, err := Shipments().Apply(ctx, tx, machine.Request{
-		ID: row.OrderNo, Move: "dispatch", Cause: row.TrackingNo, Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+		ID: row.OrderNo, Move: "dispatch", Cause: row.TrackingNo, Key: c.Key, Actor: "carrier", At: s.deps.Now(),
 	})
 	if err != nil || moved.Answer != machine.Applied {
 		return err
@@ -178,7 +178,7 @@ func (s *Service) dispatch(ctx context.Context, tx convergo.Tx, row shipmentRow,
 
 func (s *Service) trackLater(ctx context.Context, tx convergo.Tx, p carrierCall) error {
 	return s.schedule(ctx, tx, outside.Call{
-		Kind: callTrack, Key: fmt.Sprintf("TRACK:%s:%d", p.OrderNo, p.Round), NotBefore: s.deps.Now().Add(s.cfg.TrackEvery),
+		Kind: callTrack, Key: convergo.Key(fmt.Sprintf("TRACK:%s:%d", p.OrderNo, p.Round)), NotBefore: s.deps.Now().Add(s.cfg.TrackEvery),
 	}, p)
 }
 
@@ -193,7 +193,7 @@ func (s *Service) bookingRefused(ctx context.Context, tx convergo.Tx, c outside.
 		return err // CANCELING: the cancellation that comes next finds nothing to stop
 	}
 	_, err = Shipments().Apply(ctx, tx, machine.Request{
-		ID: p.OrderNo, Move: "fail", Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+		ID: p.OrderNo, Move: "fail", Key: c.Key, Actor: "carrier", At: s.deps.Now(),
 	})
 	return err
 }
@@ -222,7 +222,7 @@ func (s *Service) tracked(ctx context.Context, tx convergo.Tx, c outside.Claimed
 	switch t.State {
 	case CarrierDelivered:
 	case CarrierCanceled: // not by us, who stop only what has not left
-		return s.lost(ctx, tx, p.OrderNo, t.TrackingNo, convergo.Key(c.Key))
+		return s.lost(ctx, tx, p.OrderNo, t.TrackingNo, c.Key)
 	default:
 		p.Round++
 		return s.trackLater(ctx, tx, p)
@@ -232,7 +232,7 @@ func (s *Service) tracked(ctx context.Context, tx convergo.Tx, c outside.Claimed
 		return err
 	}
 	moved, err := Shipments().Apply(ctx, tx, machine.Request{
-		ID: p.OrderNo, Move: "deliver", Cause: row.TrackingNo, Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+		ID: p.OrderNo, Move: "deliver", Cause: row.TrackingNo, Key: c.Key, Actor: "carrier", At: s.deps.Now(),
 	})
 	if err != nil || moved.Answer != machine.Applied {
 		return err
@@ -281,7 +281,7 @@ func (s *Service) cancelAnswered(ctx context.Context, tx convergo.Tx, c outside.
 		return s.dispatch(ctx, tx, *row, c)
 	}
 	return s.canceled(ctx, tx, *row, machine.Request{
-		ID: p.OrderNo, Cause: c.Key, Key: convergo.Key(c.Key), Actor: "carrier", At: s.deps.Now(),
+		ID: p.OrderNo, Cause: string(c.Key), Key: c.Key, Actor: "carrier", At: s.deps.Now(),
 	})
 }
 

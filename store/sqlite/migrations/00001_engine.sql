@@ -6,9 +6,10 @@
 -- +goose Up
 
 -- Insert-only. Wide columns stand last, so that a scan over the narrow ones does not walk their overflow pages.
--- AUTOINCREMENT: an id is never handed out again, also after the newest row has been deleted.
+-- AUTOINCREMENT: an id is never handed out again, also after the newest row has been deleted. It counts from the highest id
+-- ever; a program that gave one near 2^63 would have used them all up, so that is refused.
 CREATE TABLE outbox_event (
-    id                INTEGER PRIMARY KEY AUTOINCREMENT,
+    id                INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id BETWEEN 1 AND 4611686018427387904),
     created_at        INTEGER NOT NULL CHECK (typeof(created_at) = 'integer'),
     deliver_at        INTEGER NOT NULL DEFAULT 0 CHECK (typeof(deliver_at) = 'integer'),
     lane              INTEGER NOT NULL CHECK (typeof(lane) = 'integer' AND lane BETWEEN 0 AND 63),
