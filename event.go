@@ -54,6 +54,10 @@ type Event struct {
 	// MaxAttempts is how often sending it is tried before it is dead; 0 means the relay's default for the topic. It does not
 	// travel: how often a consumer tries is the consumer's affair.
 	MaxAttempts int
+	// Position is the event's place in its outbox's queue; the relay sets it, 0 means unknown. It is a new one each time the
+	// event is made pending, and the same for all attempts then, so that a broker which drops repeats can tell a replay, which
+	// must arrive, from a repeat. It does not travel.
+	Position int64
 	// CreatedAt is when it was written, UTC with microseconds. The outbox sets it when zero.
 	CreatedAt time.Time
 }

@@ -29,6 +29,7 @@ func (r *Relay) publish(ctx context.Context, pending []Pending) (errs []error, h
 	events := make([]convergo.Event, len(pending))
 	for i, p := range pending {
 		events[i] = p.Event
+		events[i].Position = p.Seq
 	}
 	limit := r.cfg.PublishTimeout
 	ctx, cancel := context.WithTimeout(ctx, limit)
