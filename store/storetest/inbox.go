@@ -88,16 +88,17 @@ func oneMarks[TX any](r *rig[TX]) {
 	var fresh atomic.Int64
 	for range 16 {
 		group.Go(func() {
-			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
-				m, err := r.Inbox.Mark(ctx, tx, consumer, e, true, r.base)
-				if err != nil || m != inbox.Fresh {
+			var m inbox.Marked
+			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) (err error) {
+				if m, err = r.Inbox.Mark(ctx, tx, consumer, e, true, r.base); err != nil || m != inbox.Fresh {
 					return err
 				}
-				fresh.Add(1)
 				return r.Add(ctx, tx, "n", 1)
 			})
 			if err != nil {
 				r.Error(err)
+			} else if m == inbox.Fresh {
+				fresh.Add(1)
 			}
 		})
 	}

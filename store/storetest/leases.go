@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ func leaseLaws[TX any]() []law[TX] {
 		{"lanes are shared fairly and given up when a relay joins", sharedFairly[TX]},
 		{"lanes that an owner got with an answer that was lost are its own again at once", lostAnswer[TX]},
 		{"asked to renew only, a store takes no lane and gives none up", renewOnly[TX]},
+		{"lanes with events in flight are not given up, the others are", busyKept[TX]},
 		{"release is immediate and conditional on the token", releaseConditional[TX]},
 		{"expired leases are taken over and their owner settles nothing (B13)", expiredTakenOver[TX]},
 		{"twenty claimants: an event is in one live lease only (B03)", twentyClaimants[TX]},
@@ -164,6 +166,30 @@ func renewOnly[TX any](r *rig[TX]) {
 	r.lease("b")
 	equal(r, "lanes kept although b has joined", len(ask("a", held)), convergo.Lanes)
 	equal(r, "lanes kept of those asked for", len(ask("a", held[:5])), 5)
+}
+
+func busyKept[TX any](r *rig[TX]) {
+	ask := func(owner string, busy int, held []relay.Lease) []relay.Lease {
+		got, err := r.Relay.Lease(r.ctx, relay.LeaseRequest{Owner: owner, Held: held, Busy: busy, Term: longTerm})
+		r.must(err)
+		return got
+	}
+	a := r.lease("a")
+	a[0], a[63] = a[63], a[0] // the order of Held is the caller's
+	equal(r, "lanes of b before a gives some up", len(ask("b", 0, nil)), 0)
+	kept := ask("a", convergo.Lanes, a)
+	equalLists(r, "all in flight", kept, a...)
+	kept = ask("a", 40, a)
+	equalLists(r, "more than the share in flight", kept, a[:40]...)
+	b := ask("b", 0, nil)
+	equal(r, "lanes of b", len(b), convergo.Lanes-40)
+	kept = ask("a", 20, kept)
+	equalLists(r, "less than the share in flight", kept, a[:convergo.Lanes/2]...)
+	b = ask("b", len(b), b)
+	equal(r, "lanes of b then", len(b), convergo.Lanes/2)
+	equal(r, "lanes in all", len(r.byLane(slices.Concat(kept, b))), convergo.Lanes)
+	stale := slices.Concat(b[:2], kept) // they were taken over while the relay thought that it had events in flight there
+	equalLists(r, "the first two in flight are not its own", ask("a", 4, stale), kept...)
 }
 
 func releaseConditional[TX any](r *rig[TX]) {

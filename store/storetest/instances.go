@@ -1,0 +1,450 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/outside"
+)
+
+// instanceLaws are what several instances of everything on one database need. Where writers run one after another most of
+// them hold by themselves; where rows are locked each is a trap of its own.
+func instanceLaws[TX any]() []law[TX] {
+	return []law[TX]{
+		{"a deadlock's victim runs its function again, and nothing of the first run is left", deadlockOfRows[TX]},
+		{"two batches that mark the same messages in opposite order both commit", deadlockOfMarks[TX]},
+		{"a queue is worked off by one instance at a time, and the second sees what the first did", drainedOnce[TX]},
+		{"a queue in a transaction is as its last owner left it: not due, held, or gone", queueInTransaction[TX]},
+		{"a message that was done with meanwhile is not buried", notBuriedTwice[TX]},
+		{"of many who bury a message at once, one does", oneBuries[TX]},
+		{"of many relays that make delayed events pending at once, none makes one twice (B03)", promotedOnce[TX]},
+		{"of a group never two calls are started, whoever claims and whoever adds", groupsAmongMany[TX]},
+		{"a call cannot overtake an earlier one of its group whose transaction commits later", groupInCommitOrder[TX]},
+	}
+}
+
+// meet lets two functions wait for one another, where both can be under way at once: on a store that locks rows. Nobody
+// waits for long, so that a store that lets one of them wait fails no law by it.
+type meet struct {
+	here [2]chan struct{}
+	once [2]sync.Once
+	real bool
+}
+
+func newMeet(real bool) *meet {
+	return &meet{here: [2]chan struct{}{make(chan struct{}), make(chan struct{})}, real: real}
+}
+
+// arrive is called by the i-th of the two. It waits at its first call only.
+func (m *meet) arrive(i int) {
+	m.once[i].Do(func() {
+		close(m.here[i])
+		if m.real {
+			await(m.here[1-i], 5*time.Second)
+		}
+	})
+}
+
+// await tells whether c was closed, or had something, within most.
+func await[T any](c <-chan T, most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-c:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// deadlockOfRows: the first adds to a and then b, the second to b and then a, and neither goes on before both have begun.
+func deadlockOfRows[TX any](r *rig[TX]) {
+	woken := r.countWakes(r.OnEvents)
+	m := newMeet(r.RowLocks)
+	var runs, hooks atomic.Int64
+	var group sync.WaitGroup
+	rows := [2]string{"a", "b"}
+	r.update(func(ctx context.Context, tx TX) error { // locks of rows that are there
+		return errors.Join(r.Add(ctx, tx, "a", 100), r.Add(ctx, tx, "b", 100))
+	})
+	for i := range 2 {
+		group.Go(func() {
+			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+				runs.Add(1)
+				if h, ok := any(tx).(convergo.AfterCommit); ok {
+					h.AfterCommit(func() { hooks.Add(1) })
+				}
+				fresh, err := r.Outbox.Insert(ctx, tx, []convergo.Event{event(order(rows[i]), 1)})
+				if err == nil && !fresh[0] {
+					err = errors.New("an event of the aborted run is left")
+				}
+				if err == nil {
+					err = r.Add(ctx, tx, rows[i], 1)
+				}
+				if err != nil {
+					return err
+				}
+				m.arrive(i)
+				return r.Add(ctx, tx, rows[1-i], 10)
+			})
+			if err != nil {
+				r.Errorf("update %d: %v", i, err)
+			}
+		})
+	}
+	group.Wait()
+	equal(r, "a", r.value("a"), 111)
+	equal(r, "b", r.value("b"), 111)
+	if r.RowLocks && runs.Load() < 3 {
+		r.Errorf("the functions ran %d times in all: no deadlock came about, so this law has shown nothing", runs.Load())
+	}
+	var tx TX
+	if _, ok := any(tx).(convergo.AfterCommit); ok || hooks.Load() > 0 {
+		equal(r, "functions run after the commits", hooks.Load(), 2)
+	}
+	if n := woken.Load(); n < 1 || n > 2 {
+		r.Errorf("%d wake-ups for two commits", n)
+	}
+	leases := r.lease("a")
+	equal(r, "events", len(r.claim(leases, 10, 0).Events), 2)
+}
+
+// deadlockOfMarks: a message came to both instances of a consumer, and so did another, in the other order.
+func deadlockOfMarks[TX any](r *rig[TX]) {
+	m := newMeet(r.RowLocks)
+	events := [2]convergo.Event{event(order("1"), 1), event(order("2"), 1)}
+	var group sync.WaitGroup
+	for i := range 2 {
+		group.Go(func() {
+			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+				for n, e := range [2]convergo.Event{events[i], events[1-i]} {
+					marked, err := r.Inbox.Mark(ctx, tx, consumer, e, true, r.base)
+					if err == nil && marked == inbox.Fresh {
+						err = r.Add(ctx, tx, string(e.Key), 1)
+					}
+					if err != nil {
+						return err
+					}
+					if n == 0 {
+						m.arrive(i)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				r.Errorf("batch %d: %v", i, err)
+			}
+		})
+	}
+	group.Wait()
+	for _, e := range events {
+		equal(r, "effects of "+string(e.Key), r.value(string(e.Key)), 1)
+		equal(r, "mark in the end", r.mark(consumer, e, false), inbox.Duplicate)
+	}
+}
+
+// drainedOnce: eight instances look for due queues and work them off.
+func drainedOnce[TX any](r *rig[TX]) {
+	const instances, queues, messages = 8, 12, 6
+	for q := range queues {
+		for n := range messages {
+			r.enqueue(consumer, event(order(fmt.Sprint(q)), n+1))
+		}
+	}
+	var mu sync.Mutex
+	applied := map[convergo.Aggregate][]int64{}
+	drain := func(a convergo.Aggregate) error {
+		var done []int64
+		err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+			done = nil
+			list, err := r.Parking.Queue(ctx, tx, consumer, a, 2, r.base)
+			for _, m := range list {
+				if err != nil {
+					return err
+				}
+				var marked inbox.Marked
+				marked, err = r.Inbox.Mark(ctx, tx, consumer, m.Event, false, r.base)
+				if err == nil && marked != inbox.Fresh {
+					err = fmt.Errorf("%s is in the queue although it was done with", m.Event.Key)
+				}
+				err = errors.Join(err, r.Parking.Dequeue(ctx, tx, consumer, m.Event, r.base))
+				done = append(done, m.Event.Version)
+			}
+			if err != nil || len(done) == 0 {
+				return err
+			}
+			mu.Lock() // still inside: nobody else may be here with this queue
+			defer mu.Unlock()
+			applied[a] = append(applied[a], done...)
+			return nil
+		})
+		return err
+	}
+	var group sync.WaitGroup
+	for range instances {
+		group.Go(func() {
+			for r.ctx.Err() == nil {
+				due, _, err := r.Parking.Due(r.ctx, consumer, 100, r.base)
+				if err != nil {
+					r.Error(err)
+					return
+				}
+				if len(due) == 0 {
+					return
+				}
+				for _, a := range due {
+					if err := drain(a); err != nil {
+						r.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+	for q := range queues {
+		equalLists(r, fmt.Sprintf("applied of %d", q), applied[order(fmt.Sprint(q))], 1, 2, 3, 4, 5, 6)
+		equal(r, "blocked in the end", r.blocked(consumer, order(fmt.Sprint(q))), false)
+	}
+}
+
+func queueInTransaction[TX any](r *rig[TX]) {
+	a := order("1")
+	equal(r, "messages of nobody", len(r.queue(consumer, a, 10, 0)), 0)
+	r.enqueue(consumer, event(a, 1), event(a, 2))
+	equalLists(r, "due", queuedVersions(r.queue(consumer, a, 10, 0)), 1, 2)
+	equal(r, "messages at another consumer", len(r.queue("points", a, 10, 0)), 0)
+	r.failMessage(consumer, event(a, 1), 1, time.Minute) // by another instance
+	equal(r, "messages before the retry", len(r.queue(consumer, a, 10, time.Minute-time.Microsecond)), 0)
+	equalLists(r, "the head alone", queuedVersions(r.queue(consumer, a, 10, time.Minute)), 1)
+	r.update(func(ctx context.Context, tx TX) error { // what this transaction did itself
+		f := inbox.Failure{Event: event(a, 1), Attempts: 2, Error: "x", Place: "handler"}
+		buried, err := r.Parking.Bury(ctx, tx, consumer, f, true, r.base)
+		equal(r, "buried", buried, true)
+		list, again := r.Parking.Queue(ctx, tx, consumer, a, 10, r.base.Add(time.Hour))
+		equal(r, "messages while it is held", len(list), 0)
+		return errors.Join(err, again)
+	})
+	equal(r, "messages of one that is held", len(r.queue(consumer, a, 10, 1000*time.Hour)), 0)
+}
+
+func notBuriedTwice[TX any](r *rig[TX]) {
+	a, b := order("1"), order("2")
+	bury := func(e convergo.Event) (buried bool) {
+		r.update(func(ctx context.Context, tx TX) (err error) {
+			f := inbox.Failure{Event: e, Attempts: 2, Error: "x", Place: "handler"}
+			buried, err = r.Parking.Bury(ctx, tx, consumer, f, true, r.base)
+			return err
+		})
+		return buried
+	}
+	r.failMessage(consumer, event(a, 1), 1, 0)
+	r.enqueue(consumer, event(a, 2))
+	r.mark(consumer, event(a, 1), false) // another instance has applied it
+	equal(r, "buried", bury(event(a, 1)), false)
+	equal(r, "dead letters", len(r.letters(consumer)), 0)
+	equalLists(r, "queue", queuedVersions(r.queue(consumer, a, 10, 0)), 1)
+	r.update(func(ctx context.Context, tx TX) error {
+		return r.Parking.Dequeue(ctx, tx, consumer, event(a, 1), r.base)
+	})
+	equalLists(r, "queue after its caller took it out", queuedVersions(r.queue(consumer, a, 10, 0)), 2)
+	other := event(a, 1)
+	other.Payload = []byte("another payload under the same key")
+	equal(r, "another payload: buried", bury(other), true)
+	equal(r, "the first time", bury(event(b, 1)), true)
+	equal(r, "the second time", bury(event(b, 1)), false)
+	equal(r, "dead letters in the end", len(r.letters(consumer)), 2)
+}
+
+func oneBuries[TX any](r *rig[TX]) {
+	e := event(order("1"), 1)
+	r.failMessage(consumer, e, 1, 0)
+	var group sync.WaitGroup
+	var letters atomic.Int64
+	for range 12 {
+		group.Go(func() {
+			buried := false
+			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) (err error) {
+				f := inbox.Failure{Event: e, Attempts: 2, Error: "x", Place: "handler"}
+				buried, err = r.Parking.Bury(ctx, tx, consumer, f, true, r.base)
+				return err
+			})
+			if err != nil {
+				r.Error(err)
+			}
+			if buried {
+				letters.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	equal(r, "times that it was buried", letters.Load(), 1)
+	equal(r, "dead letters", len(r.letters(consumer)), 1)
+}
+
+// promotedOnce: a relay that stood still claims with leases that another has now, and all of them see the same due events.
+func promotedOnce[TX any](r *rig[TX]) {
+	const relays, orders, each = 8, 20, 5
+	var list []convergo.Event
+	for o := range orders {
+		for n := range each { // written last, due first
+			e := event(order(fmt.Sprint(o)), n+1)
+			e.DeliverAt = r.base.Add(time.Duration(each-n) * time.Minute)
+			list = append(list, e)
+		}
+	}
+	r.insert(list...)
+	leases := r.lease("a")
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for range relays {
+		group.Go(func() {
+			<-start
+			for range 4 {
+				if _, err := r.Relay.Claim(r.ctx, leases, 10, r.base.Add(time.Hour)); err != nil {
+					r.Error(err)
+				}
+			}
+		})
+	}
+	close(start)
+	group.Wait()
+	c := r.claim(leases, 1000, time.Hour)
+	equal(r, "events", len(c.Events), len(list))
+	last := map[convergo.Aggregate]int64{}
+	for _, p := range c.Events {
+		if before, ok := last[p.Event.Aggregate]; ok && p.Event.Version != before-1 {
+			r.Errorf("%s: version %d after %d, although it is due later", p.Event.Aggregate, p.Event.Version, before)
+		}
+		last[p.Event.Aggregate] = p.Event.Version
+	}
+	r.settle(leases, time.Hour, settleSent(c.Events))
+	equal(r, "left", len(r.claim(leases, 1000, 2*time.Hour).Events), 0)
+}
+
+// groupsAmongMany: some add, in transactions of two groups each, and others claim and finish, all at the same time.
+func groupsAmongMany[TX any](r *rig[TX]) {
+	const adders, claimers, rounds, groups = 4, 6, 12, 3
+	var mu sync.Mutex
+	started := map[string]convergo.Key{}
+	finished := map[convergo.Key]int{}
+	var adding, claiming sync.WaitGroup
+	added := make(chan struct{})
+	for a := range adders {
+		adding.Go(func() {
+			for n := range rounds {
+				err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+					for g := range 2 {
+						c := outside.Call{Kind: kind, Key: convergo.Key(fmt.Sprintf("%d-%d-%d", a, n, g)), Group: fmt.Sprint("G-", (a+n+g)%groups)}
+						if _, err := r.Outside.Add(ctx, tx, c, r.base); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					r.Error(err)
+				}
+			}
+		})
+	}
+	for range claimers {
+		claiming.Go(func() {
+			for last := false; r.ctx.Err() == nil; {
+				list, _, err := r.Outside.Claim(r.ctx, []string{kind}, longTerm, 2, r.base)
+				if err != nil {
+					r.Error(err)
+					return
+				}
+				for _, c := range list {
+					mu.Lock()
+					if other, two := started[c.Group]; two {
+						r.Errorf("group %s: %s is started while %s is", c.Group, c.Key, other)
+					}
+					started[c.Group] = c.Key
+					mu.Unlock()
+				}
+				for _, c := range list {
+					mu.Lock()
+					delete(started, c.Group) // before the commit: the next of the group can only come after it
+					finished[c.Key]++
+					mu.Unlock()
+					if !r.finish(c, outside.Outcome{State: outside.Done}) {
+						r.Errorf("%s: the token does not stand", c.Key)
+					}
+				}
+				if last && len(list) == 0 {
+					return
+				}
+				select {
+				case <-added:
+					last = len(list) == 0
+				default:
+				}
+			}
+		})
+	}
+	adding.Wait()
+	close(added)
+	claiming.Wait()
+	for list := r.claimCalls(0); len(list) > 0; list = r.claimCalls(0) { // what was passed over while another claimed it
+		for _, c := range list {
+			finished[c.Key]++
+			r.finish(c, outside.Outcome{State: outside.Done})
+		}
+	}
+	equal(r, "different calls finished", len(finished), adders*rounds*2)
+	for key, n := range finished {
+		equal(r, "times that "+string(key)+" was finished", n, 1)
+	}
+}
+
+// groupInCommitOrder: the second adds while the first has added and not committed. If it could commit, it would be claimed,
+// and then there would be an older call of its group that nobody has made.
+func groupInCommitOrder[TX any](r *rig[TX]) {
+	one, two := call(1), call(2)
+	one.Group, two.Group = "G", "G"
+	first, second := make(chan struct{}), make(chan error, 1)
+	var early []convergo.Key
+	var once sync.Once
+	err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+		if _, err := r.Outside.Add(ctx, tx, one, r.base); err != nil {
+			return err
+		}
+		once.Do(func() {
+			go func() {
+				close(first)
+				second <- r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+					_, err := r.Outside.Add(ctx, tx, two, r.base)
+					return err
+				})
+			}()
+			<-first
+			if r.RowLocks {
+				if await(second, 300*time.Millisecond) {
+					second <- nil
+				}
+				early = callKeys(r.claimCalls(0))
+			}
+		})
+		return nil
+	})
+	r.must(err)
+	r.must(<-second)
+	if len(early) > 0 {
+		r.Errorf("claimed before the first had committed: %v", early)
+	}
+	list := r.claimCalls(0)
+	equal(r, "claimed", len(list), 1)
+	if r.RowLocks {
+		equal(r, "first", list[0].Key, one.Key)
+	}
+	r.finish(list[0], outside.Outcome{State: outside.Done})
+	equal(r, "then the other", len(r.claimCalls(0)), 1)
+}
