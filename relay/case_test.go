@@ -200,7 +200,16 @@ func TestCaseB11APoisonEventHoldsItsAggregateOnly(t *testing.T) {
 	})
 }
 
-func TestCaseB11APoisonEventIsSkippedWhenItsTopicSaysSo(t *testing.T) {
+func TestCaseB11APoisonEventIsSkippedWhenItsTopicOrTheRelaySaysSo(t *testing.T) {
+	for name, cfg := range map[string]relay.Config{
+		"topic": {Topics: map[string]relay.TopicPolicy{"order": {MaxAttempts: 3, OnDead: relay.SkipEvent}}},
+		"relay": {MaxAttempts: 3, OnDead: relay.SkipEvent},
+	} {
+		t.Run(name, func(t *testing.T) { poisonIsSkipped(t, cfg) })
+	}
+}
+
+func poisonIsSkipped(t *testing.T, cfg relay.Config) {
 	synctest.Test(t, func(t *testing.T) {
 		store := b11(t)
 		b := &broker{answer: func(_ context.Context, e convergo.Event) error {
@@ -209,7 +218,7 @@ func TestCaseB11APoisonEventIsSkippedWhenItsTopicSaysSo(t *testing.T) {
 			}
 			return nil
 		}}
-		r := start(store, b, relay.Config{Topics: map[string]relay.TopicPolicy{"order": {MaxAttempts: 3, OnDead: relay.SkipEvent}}})
+		r := start(store, b, cfg)
 		until(t, 10*time.Second, "the three others", b.has(3))
 		r.stop(t)
 		wantOnce(t, b, 3)

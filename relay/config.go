@@ -36,6 +36,7 @@ type Config struct {
 	// convergo.DefaultMaxAttempts.
 	Backoff     convergo.Backoff
 	MaxAttempts int
+	OnDead      Policy // for topics that Topics does not name; default HoldAggregate
 	Topics      map[string]TopicPolicy
 	// Outage is how long to wait between two probes while the broker cannot be reached; default 1 s doubling up to 30 s.
 	Outage          convergo.Backoff
@@ -93,7 +94,10 @@ func unset(b convergo.Backoff) bool {
 
 // policy is the topic's policy with every field set.
 func (c Config) policy(topic string) TopicPolicy {
-	p := c.Topics[topic]
+	p, ok := c.Topics[topic]
+	if !ok {
+		p.OnDead = c.OnDead
+	}
 	if unset(p.Backoff) {
 		p.Backoff = c.Backoff
 	}

@@ -42,10 +42,9 @@ func (p *platform) here(limits *limiter) http.Handler {
 	}
 	mux.HandleFunc("GET /openapi.json", p.openAPI)
 	mux.Handle("GET /docs", docsPage(p.api.OpenAPI))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"status": "alive"})
-	})
+	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /readyz", p.ready)
+	mux.HandleFunc("GET /flowz", flowing(p.cfg.ReadyLag, p.flows()...))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
 			http.Redirect(w, r, "/docs", http.StatusFound)
@@ -62,7 +61,7 @@ func (p *platform) here(limits *limiter) http.Handler {
 // public tells which requests need no session: those that carry an authentication of their own, and what tells nothing.
 func (p *platform) public(r *http.Request) bool {
 	switch r.URL.Path {
-	case "/", "/docs", "/openapi.json", "/healthz", "/readyz":
+	case "/", "/docs", "/openapi.json", "/healthz", "/readyz", "/flowz":
 		return true
 	}
 	for _, u := range p.units {
@@ -85,6 +84,13 @@ func (p *platform) public(r *http.Request) bool {
 
 func (p *platform) openAPI(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, p.api.OpenAPI)
+}
+
+func (p *platform) flows() (flows []flow) {
+	for _, u := range p.units {
+		flows = append(flows, flow{u.service.Name(), u.store.Backlog, u.relay.Stats})
+	}
+	return flows
 }
 
 // ready says whether requests can be served: every database answers.

@@ -19,6 +19,8 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the order platform."`
 	Demo    demoCommand    `cmd:"" help:"Run a shop's day with everything going wrong; exit 0 only if it converged."`
 	Check   checkCommand   `cmd:"" help:"Check the conservation equations over the raw tables of a data folder."`
+	Relay   relayCommand   `cmd:"" help:"Relay the outbox of an application in any language to a broker."`
+	Replay  replayCommand  `cmd:"" help:"Send again what was sent since a time: fills a broker that lost its data."`
 	Config  configCommand  `cmd:"" help:"Print the settings that serve would run with, without secrets."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

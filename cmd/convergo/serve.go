@@ -41,6 +41,7 @@ type serveCommand struct {
 
 	Rate      float64       `default:"200" help:"Requests a second that one principal or address may make; 0 for no limit."`
 	Burst     int           `default:"400" help:"Requests that one principal or address may make at once."`
+	ReadyLag  time.Duration `default:"1m" help:"/flowz says no when an event has waited longer."`
 	StopGrace time.Duration `default:"15s" help:"How long a stop waits for requests in flight."`
 	Log       string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
 	LogJSON   bool          `help:"Log lines as JSON."`
@@ -57,7 +58,7 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	log := c.logger(s)
+	log := logger(c.Log, c.LogJSON, s.err)
 	if err := refuseForeignFolder(c.Data); err != nil {
 		return err
 	}
@@ -138,18 +139,13 @@ func (c serveCommand) validate() error {
 	if _, err := crashAt(c.CrashAt, io.Discard); err != nil {
 		return err
 	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{
+	if err := positive([]setting{
 		{"--payment-window", c.PaymentWindow}, {"--unknown-grace", c.UnknownGrace}, {"--transit", c.Transit}, {"--track-every", c.TrackEvery},
 		{"--lease", c.Lease}, {"--call-lease", c.CallLease}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap},
 		{"--keep-sent", c.KeepSent}, {"--keep-inbox", c.KeepInbox}, {"--keep-broker", c.KeepBroker}, {"--keep-requests", c.KeepRequests},
-		{"--stop-grace", c.StopGrace},
-	} {
-		if d.value <= 0 {
-			return fmt.Errorf("%s %v is not positive", d.flag, d.value)
-		}
+		{"--stop-grace", c.StopGrace}, {"--ready-lag", c.ReadyLag},
+	}); err != nil {
+		return err
 	}
 	if c.RetryCap < c.RetryBase {
 		return fmt.Errorf("--retry-cap %v is shorter than --retry-base %v", c.RetryCap, c.RetryBase)
@@ -160,24 +156,35 @@ func (c serveCommand) validate() error {
 	return nil
 }
 
-func (c serveCommand) logger(s streams) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Log)) // the flag's enum allows valid names only
-	options := &slog.HandlerOptions{Level: level}
-	if c.LogJSON {
-		return slog.New(slog.NewJSONHandler(s.err, options))
+// setting is a flag and its value.
+type setting struct {
+	flag  string
+	value time.Duration
+}
+
+func positive(settings []setting) error {
+	for _, s := range settings {
+		if s.value <= 0 {
+			return fmt.Errorf("%s %v is not positive", s.flag, s.value)
+		}
 	}
-	return slog.New(slog.NewTextHandler(s.err, options))
+	return nil
+}
+
+func logger(least string, asJSON bool, to io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(least)) // the flag's enum allows valid names only
+	options := &slog.HandlerOptions{Level: level}
+	if asJSON {
+		return slog.New(slog.NewJSONHandler(to, options))
+	}
+	return slog.New(slog.NewTextHandler(to, options))
 }
 
 func (c serveCommand) url() string { return "http://" + c.Addr }
 
-func (c serveCommand) handlerBackoff() convergo.Backoff {
-	return convergo.Backoff{Base: c.RetryBase, Cap: c.RetryCap}
-}
-
-func (c serveCommand) callBackoff() convergo.Backoff {
-	return convergo.Backoff{Base: c.RetryBase, Cap: c.RetryCap}
+func backoff(base, most time.Duration) convergo.Backoff {
+	return convergo.Backoff{Base: base, Cap: most}
 }
 
 // serve answers requests and runs the platform until ctx ends. First no new requests are taken and those in flight are

@@ -127,7 +127,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		return u, err
 	}
 	u.calls = outside.New[convergo.Tx](store.calls, outside.Config{
-		Name: name, Backoff: p.cfg.callBackoff(), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
+		Name: name, Backoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
 	})
 	deps := trade.Deps{
 		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{}), Calls: u.calls, Now: time.Now, Log: log,
@@ -160,7 +160,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 			return err
 		}
 		u.inbox = inbox.New[convergo.Tx](u.store, u.store, source, inbox.Config{
-			Consumer: name, Backoff: p.cfg.handlerBackoff(), Log: log, Probe: of(name, p.probe),
+			Consumer: name, Backoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap), Log: log, Probe: of(name, p.probe),
 		})
 		for eventType, h := range handlers {
 			if p.cfg.FaultRate > 0 {

@@ -73,7 +73,7 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 			return err
 		}
 		u.service, err = payment.New(deps, payment.Config{
-			UnknownGrace: p.cfg.UnknownGrace, RefundBackoff: p.cfg.callBackoff(),
+			UnknownGrace: p.cfg.UnknownGrace, RefundBackoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap),
 			Channels: map[string]payment.Channel{channelName: {
 				Merchant: merchant, Secrets: secret, CashierURL: world,
 				API: &channel.Client{BaseURL: world, Secret: secret[0], HTTP: outside, Timeout: 5 * time.Second},

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/retain"
+)
+
+// relayCommand is `convergo relay`: only the relay, for an application in any language that writes to the outbox table.
+type relayCommand struct {
+	Config   kong.ConfigFlag `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
+	Database string          `required:"" placeholder:"URL" help:"The application's database: postgres://…, mysql://… or sqlite:FILE."`
+	Broker   string          `required:"" placeholder:"URL" help:"nats://…, kafka://…, amqp://…, redis://…, rocketmq://…"`
+	Addr     string          `default:"127.0.0.1:8081" placeholder:"HOST:PORT" help:"Address of /healthz, /readyz and /stats (default: ${default})."`
+	Name     string          `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
+
+	Workers     int           `default:"2" help:"Batches in flight at most."`
+	Batch       int           `default:"512" help:"Events in a batch at most."`
+	Lease       time.Duration `default:"15s" help:"Term of a lease on a lane: after a crash another relay takes over within one and a half."`
+	Poll        time.Duration `default:"100ms" help:"How often an idle relay looks: programs in other languages cannot wake it."`
+	RetryBase   time.Duration `default:"1s" help:"First wait after a failed attempt; it doubles."`
+	RetryCap    time.Duration `default:"1h" help:"Longest wait between two attempts."`
+	MaxAttempts int           `default:"16" help:"Attempts after which an event goes to the dead letters."`
+	SkipDead    bool          `help:"Later events of an aggregate go on past a dead one (default: they wait for a person)."`
+	KeepSent    time.Duration `default:"336h" help:"How long sent events stay replayable."`
+	KeepBroker  time.Duration `default:"168h" help:"How long the broker keeps an event, where this program sets that up."`
+	ReadyLag    time.Duration `default:"1m" help:"Not ready when an event has waited longer."`
+	Log         string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
+	LogJSON     bool          `help:"Log lines as JSON."`
+}
+
+func (c relayCommand) validate() error {
+	if c.Workers < 1 || c.Batch < 1 || c.MaxAttempts < 1 {
+		return errors.New("--workers, --batch and --max-attempts are at least 1")
+	}
+	if strings.HasPrefix(c.Broker, "embedded:") {
+		return errors.New("--broker embedded: is inside the process of `convergo serve`; a relay needs a broker that others can reach")
+	}
+	return positive([]setting{
+		{"--lease", c.Lease}, {"--poll", c.Poll}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap}, {"--keep-sent", c.KeepSent},
+		{"--keep-broker", c.KeepBroker}, {"--ready-lag", c.ReadyLag},
+	})
+}
+
+// Run relays until ctx ends (SIGTERM, SIGINT), then finishes what is in flight and gives its lanes back.
+func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	log := logger(c.Log, c.LogJSON, s.err)
+	store, err := openStore(ctx, c.Name, c.Database, nil, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	to, err := connectBroker(ctx, c.Broker, brokerOptions{maxAge: c.KeepBroker, log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.close()) }()
+	if err := to.warn(ctx, log); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w; name another address with --addr", err)
+	}
+	policy := relay.TopicPolicy{Backoff: backoff(c.RetryBase, c.RetryCap), MaxAttempts: c.MaxAttempts}
+	r := relay.New(store, to, relay.Config{
+		Name: c.Name, Workers: c.Workers, Batch: c.Batch, Lease: c.Lease, Poll: c.Poll, Log: log,
+		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(),
+	})
+	store.OnEvents(r.Wake)
+	keeper := retain.New([]retain.Job{{Name: "sent events", Keep: c.KeepSent, Purge: store.PurgeSent}}, retain.Config{Log: log})
+	_, _ = fmt.Fprintf(s.out, "convergo %s relays %s to %s; probes on http://%s\n", version(), redacted(c.Database), redacted(c.Broker), listener.Addr())
+	server := &http.Server{Handler: c.handler(store, r), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.Run(running) })
+	g.Go(func() error { return keeper.Run(running) })
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error { <-running.Done(); return server.Close() })
+	return g.Wait()
+}
+
+func (c relayCommand) policy() relay.Policy {
+	if c.SkipDead {
+		return relay.SkipEvent
+	}
+	return relay.HoldAggregate
+}
+
+// handler serves the probes. They tell nothing that is secret: names, counts and times.
+func (c relayCommand) handler(store *opened, r *relay.Relay) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", alive)
+	mux.HandleFunc("GET /readyz", flowing(c.ReadyLag, flow{c.Name, store.Backlog, r.Stats}))
+	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
+		s := r.Stats()
+		writeJSON(w, http.StatusOK, map[string]any{
+			"events_sent": s.Sent, "send_failures": s.Failed, "dead_events": s.Dead, "lanes": s.Lanes, "broker_outage": s.InOutage, "process": os.Getpid(),
+		})
+	})
+	return mux
+}

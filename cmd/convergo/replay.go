@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+)
+
+// replayCommand is `convergo replay`: a broker that lost its data is filled again from the outboxes.
+type replayCommand struct {
+	backends `embed:""`
+	Services []string `default:"${services}" placeholder:"a,b" help:"Services whose events are sent again (default: all)."`
+	Since    string   `required:"" placeholder:"TIME" help:"Events written at or after this time: RFC 3339 (2026-11-29T08:00:00Z), or how long ago (2h)."`
+}
+
+// since reads a time, or a duration before now.
+func since(text string, now time.Time) (time.Time, error) {
+	if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("--since %q is neither a time like 2026-11-29T08:00:00Z nor a duration like 2h", text)
+	}
+	if at.After(now) {
+		return at, fmt.Errorf("--since %s is in the future", at.Format(time.RFC3339))
+	}
+	return at, nil
+}
+
+// Run makes the events pending again. The relays that run anyway send them; consumers notice the keys that they have.
+func (c replayCommand) Run(ctx context.Context, s streams) error {
+	now := time.Now()
+	from, err := since(c.Since, now)
+	if err == nil {
+		err = c.validate()
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range c.Services {
+		if !slices.Contains(serviceNames(), name) {
+			return fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", "))
+		}
+		n, err := c.replay(ctx, name, from, now)
+		if err != nil {
+			return fmt.Errorf("service %s: %w", name, err)
+		}
+		if _, err := fmt.Fprintf(s.out, "%s: %d events are sent again\n", name, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c replayCommand) replay(ctx context.Context, name string, from, now time.Time) (n int, err error) {
+	store, err := openStore(ctx, name, c.databaseURL(name), nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return store.Replay(ctx, from, now)
+}
