@@ -43,7 +43,7 @@ func table() []row {
 
 		{"broker/brokertest", rooms, nil},
 		{"broker/memory broker/webhook", rooms, nil},
-		{"broker/embedded", rooms, []string{"github.com/gofrs/flock", "github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go"}},
+		{"broker/embedded", slices.Concat(rooms, []string{"broker/nats"}), []string{"github.com/gofrs/flock", "github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go"}},
 		{"broker/nats", rooms, []string{"github.com/nats-io/nats.go"}},
 		{"broker/kafka", rooms, []string{"github.com/twmb/franz-go"}},
 		{"broker/rabbitmq", rooms, []string{"github.com/rabbitmq/amqp091-go"}},

@@ -16,9 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/convergo/convergo"
+	wire "github.com/convergo/convergo/broker/nats"
 )
 
 const streamName = "CONVERGO"
+
+// layout is that of package nats. One process reads, so there is nothing to divide and one partition.
+func layout() wire.Layout { return wire.Layout{Prefix: "ev", Partitions: 1} }
 
 // Config of the broker. The zero value is fit for production once Dir is set.
 type Config struct {
@@ -72,15 +76,16 @@ func or[T int | time.Duration | string](value, otherwise T) T {
 
 // Broker is the server and a connection to it. Its methods are safe for concurrent use.
 type Broker struct {
-	cfg      Config
-	lock     *flock.Flock
-	server   *server.Server
-	conn     *nats.Conn
-	js       jetstream.JetStream
-	recovery Recovery
-	closing  sync.Once
-	acked    sync.Map      // consumer → reply subject of its last acknowledgement
-	closed   chan struct{} // closed by Close, so that no Fetch waits for a server that is gone
+	cfg       Config
+	lock      *flock.Flock
+	server    *server.Server
+	conn      *nats.Conn
+	js        jetstream.JetStream
+	publisher *wire.Publisher
+	recovery  Recovery
+	closing   sync.Once
+	acked     sync.Map      // consumer → reply subject of its last acknowledgement
+	closed    chan struct{} // closed by Close, so that no Fetch waits for a server that is gone
 }
 
 // Open starts the server on cfg.Dir and makes or updates its stream. A folder that is damaged beyond use is an error and
@@ -130,7 +135,15 @@ func (b *Broker) connect() error {
 	b.conn = conn
 	// Several relays share the connection: the client's own limit on what is on its way must be far above theirs.
 	b.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1<<20))
+	b.publisher = &wire.Publisher{
+		JetStream: b.js, Stream: streamName, Layout: layout(), Window: b.cfg.Window, MaxMessage: maxMessage, Closed: b.closed, Probe: b.cfg.Probe,
+	}
 	return err
+}
+
+// Publish implements relay.Publisher; see nats.Publisher.
+func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
+	return b.publisher.Publish(ctx, events)
 }
 
 // Close ends the connection and stops the server. What was confirmed is written out, what was acknowledged is noted. It may

@@ -2,5 +2,5 @@
 // on disk. It listens on no port; only this process speaks to it, and its folder is
 // locked while it is open: a second process is refused.
 //
-// An event of topic T and type Y is stored under the subject ev.T.Y with the event key as its message id.
+// Messages are those of package nats, in one partition: an event of topic T and type Y is stored under the subject ev.T.Y.0.
 package embedded

@@ -62,7 +62,7 @@ func pending(t *testing.T, b *Broker, consumer string) int64 {
 	return all[consumer]
 }
 
-func TestTheMessageIDIsTheEventKey(t *testing.T) {
+func TestTheMessageIDOfAnEventOutsideAnOutboxIsItsKey(t *testing.T) {
 	b := open(t, Config{})
 	e := event("order", "OrderPaid", "O-1", 7)
 	publish(t, b, e)
@@ -74,7 +74,7 @@ func TestTheMessageIDIsTheEventKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Subject != "ev.order.OrderPaid" || m.Header.Get("Nats-Msg-Id") != string(e.Key) || m.Header.Get(convergo.HeaderKey) != string(e.Key) {
+	if m.Subject != "ev.order.OrderPaid.0" || m.Header.Get("Nats-Msg-Id") != string(e.Key) || m.Header.Get(convergo.HeaderKey) != string(e.Key) {
 		t.Errorf("subject %q, headers %v", m.Subject, m.Header)
 	}
 }
@@ -82,13 +82,14 @@ func TestTheMessageIDIsTheEventKey(t *testing.T) {
 func TestARepeatIsStoredOnceAndAReplayOnceMore(t *testing.T) {
 	b := open(t, Config{})
 	e := event("order", "OrderPaid", "O-1", 1)
+	e.Position = 41
 	s := subscribe(t, b, "payment")
 	publish(t, b, e)
 	publish(t, b, e)
 	if n := pending(t, b, "payment"); n != 1 {
 		t.Errorf("%d stored after a repeat, want 1", n)
 	}
-	e.Headers = map[string]string{HeaderReplay: "2026-11-29"}
+	e.Position++ // it was made pending once more
 	publish(t, b, e)
 	publish(t, b, e)
 	if n := pending(t, b, "payment"); n != 2 {

@@ -28,7 +28,7 @@ func TestEmbeddedObeysTheLawsOfBrokers(t *testing.T) {
 				}
 			},
 			PublishRaw: func(ctx context.Context, s convergo.Subject, headers map[string]string, payload []byte) error {
-				m := &nats.Msg{Subject: "ev." + s.String(), Data: payload, Header: nats.Header{}}
+				m := &nats.Msg{Subject: "ev." + s.String() + ".0", Data: payload, Header: nats.Header{}}
 				for name, value := range headers {
 					m.Header.Set(name, value)
 				}

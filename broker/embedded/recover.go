@@ -132,7 +132,7 @@ func (b *Broker) prepare(ctx context.Context, before held) error {
 		}
 	}
 	config := jetstream.StreamConfig{
-		Name: streamName, Subjects: []string{"ev.>"}, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy,
+		Name: streamName, Subjects: []string{layout().All()}, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy,
 		Discard: jetstream.DiscardOld, MaxAge: b.cfg.MaxAge, MaxBytes: -1, AllowDirect: true,
 	}
 	if b.cfg.MaxBytes > 0 {

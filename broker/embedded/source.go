@@ -5,18 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/convergo/convergo"
+	wire "github.com/convergo/convergo/broker/nats"
 	"github.com/convergo/convergo/inbox"
 )
 
 // pullFor is how long one request to the server waits before it is made again.
 const pullFor = 30 * time.Second
+
+var errClosed = errors.New("the embedded broker is closed")
+
+func outage(err error) error { return convergo.Unreachable(err) }
 
 // Subscribe makes the durable consumer when it is new, with everything that the stream still has of its subjects, and
 // otherwise goes on where the consumer stopped. When the subjects differ from those of the last time the consumer is
@@ -37,27 +41,16 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 	return &source{broker: b, consumer: consumer}, nil
 }
 
-// filtersOf is the subjects in the server's form, sorted, none within another.
 func filtersOf(subjects []convergo.Subject) ([]string, error) {
 	if len(subjects) == 0 {
 		return nil, errors.New("no subjects: a consumer needs at least one")
 	}
-	whole := map[string]bool{}
 	for _, s := range subjects {
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
-		whole[s.Topic] = whole[s.Topic] || s.Type == ""
 	}
-	var filters []string
-	for _, s := range subjects {
-		if whole[s.Topic] {
-			s.Type = ""
-		}
-		filters = append(filters, "ev."+s.String())
-	}
-	slices.Sort(filters)
-	return slices.Compact(filters), nil
+	return layout().Filters(subjects, "*"), nil
 }
 
 type source struct {
@@ -164,7 +157,7 @@ func (s *source) delivery(m *nats.Msg) inbox.Delivery {
 			return s.answer(m, fmt.Sprintf(`-NAK {"delay": %d}`, delay.Nanoseconds()))
 		},
 	}
-	d.Event, d.Malformed = decode(m.Header, m.Data)
+	d.Event, d.Malformed = wire.Decode(m.Header, m.Data)
 	if meta, err := m.Metadata(); err == nil {
 		d.Attempt = int(meta.NumDelivered)
 	}
