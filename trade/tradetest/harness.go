@@ -94,7 +94,7 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 		o(b)
 	}
 	b.Deps = trade.Deps{
-		DB: store, Now: b.Clock.Now,
+		DB: restarting{store}, Now: b.Clock.Now,
 		Outbox: outbox.New[convergo.Tx](store, outbox.Config{Now: b.Clock.Now}),
 		Calls:  outside.New[convergo.Tx](store.Calls(), outside.Config{Name: "bench", Now: b.Clock.Now}),
 	}
@@ -119,7 +119,7 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 func (b *Bench) handler() http.Handler {
 	mux := http.NewServeMux()
 	b.Service.Routes(trade.NewAPI(mux, trade.APIConfig("bench", nil)))
-	once := idempotency.Middleware[convergo.Tx](b.Store, idempotency.Config{
+	once := idempotency.Middleware[convergo.Tx](restarting{b.Store}, idempotency.Config{
 		Scope: trade.ScopeOf, Now: b.Clock.Now, MaxBody: trade.MaxBody,
 	})(mux)
 	open := func(r *http.Request) bool {
@@ -156,7 +156,8 @@ func (b *Bench) Deliver(e convergo.Event) (ran bool, err error) {
 	if h == nil {
 		return false, nil
 	}
-	err = b.Store.Update(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
+	err = restarting{b.Store}.Update(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
+		ran = false
 		marked, err := b.Store.Mark(ctx, tx, b.Service.Name(), e, false, b.Clock.Now())
 		if err != nil || marked == inbox.Duplicate {
 			return err
