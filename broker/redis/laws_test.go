@@ -1,0 +1,73 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/broker/brokertest"
+	"github.com/convergo/convergo/testserver"
+)
+
+var servers testserver.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// settings are those of a test: short terms, a prefix of its own on the server.
+func settings(server *testserver.Redis) Config {
+	return Config{Addr: server.Addr, Prefix: "test-" + rand.Text()[:8], AckWait: 1500 * time.Millisecond, Lease: 1500 * time.Millisecond}
+}
+
+func open(t *testing.T, cfg Config) *Broker {
+	t.Helper()
+	b, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func TestRedisObeysTheLawsOfBrokers(t *testing.T) {
+	server := testserver.Shared(t, &servers, "redis", testserver.OpenRedis)
+	brokertest.Run(t, func(t *testing.T) brokertest.Backend {
+		cfg := settings(server)
+		b := open(t, cfg)
+		return brokertest.Backend{
+			Broker: b,
+			Guarantees: brokertest.Guarantees{
+				Durable: true, OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
+				Redelivers: cfg.AckWait,
+			},
+			Restart: func(t *testing.T) brokertest.Broker {
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				return open(t, cfg)
+			},
+			Unroute: func(t *testing.T) {
+				for p := range b.cfg.Partitions {
+					if err := b.client.Set(t.Context(), b.streamKey("order", p), "no stream", 0).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			PublishRaw: func(ctx context.Context, s convergo.Subject, headers map[string]string, payload []byte) error {
+				values := []any{payloadField, payload}
+				for name, value := range headers {
+					values = append(values, name, value)
+				}
+				return b.client.XAdd(ctx, &redis.XAddArgs{Stream: b.streamKey(s.Topic, 0), Values: values}).Err()
+			},
+		}
+	})
+}
