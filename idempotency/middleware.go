@@ -65,6 +65,9 @@ func KeyOf(ctx context.Context) (key convergo.Key, ok bool) {
 //
 // The same key running in two processes: both do the work, the second to record waits for the first one's commit, is
 // told that the record exists, rolls its work back and replays. Streaming is not supported: Flush sends nothing.
+//
+// When the database aborts the transaction to end a deadlock the handler runs again, on an unread copy of the request: it
+// keeps nothing outside of the transaction.
 func Middleware[TX any](store Store[TX], cfg Config) func(http.Handler) http.Handler {
 	if cfg.Scope == nil {
 		panic("idempotency: Config.Scope is required: keys of different principals must not meet")
@@ -250,7 +253,7 @@ func (m *middleware[TX]) handle(ctx context.Context, tx TX, r *http.Request, nex
 			o.place = panicPlace()
 		}
 	}()
-	r = r.WithContext(context.WithValue(context.WithValue(ctx, txKey[TX]{}, tx), requestKey{}, key))
+	r = r.Clone(context.WithValue(context.WithValue(ctx, txKey[TX]{}, tx), requestKey{}, key))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	next.ServeHTTP(o.answer, r)
 	o.answer.WriteHeader(http.StatusOK) // as net/http does for a handler that wrote nothing

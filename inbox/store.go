@@ -10,7 +10,8 @@ import (
 
 // Handler applies an event inside tx. What it writes through tx, and the events that it adds to an outbox in tx, commit
 // with the dedup row or not at all. It waits for no network. Its error's verdict decides: again (default), or
-// convergo.Permanent for the dead letters at once, or convergo.Unreachable when its own database cannot be reached.
+// convergo.Permanent for the dead letters at once, or convergo.Unreachable when its own database cannot be reached. It may be
+// run again for one event, when the database has aborted the transaction: it keeps nothing outside of tx.
 type Handler[TX any] func(ctx context.Context, tx TX, event convergo.Event) error
 
 // Marked is the answer of Store.Mark.
@@ -49,7 +50,9 @@ type Store[TX any] interface {
 	// A database that locks rows may abort the transaction to end a deadlock, or ask for it to be repeated. Update then rolls
 	// back and runs fn again from its start, a few times at most and with a pause between: fn resets what it collects outside
 	// of tx. When the tries are used up the database's error is returned, without a verdict. Functions that an aborted run
-	// gave to convergo.AfterCommit never run.
+	// gave to convergo.AfterCommit never run. Whatever fn made of the error, that does not matter: once the database has
+	// aborted the transaction, or a savepoint in it, for such a reason, every further call with tx fails and fn is run again,
+	// also when it returns nil or an error of its own. Otherwise a handler that met a deadlock would spend an attempt.
 	Update(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 	// Nested runs fn inside a savepoint of tx: when fn fails or panics only what it wrote is undone, and tx stays usable.
 	Nested(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error

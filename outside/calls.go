@@ -22,7 +22,8 @@ type Handler[TX any] struct {
 	// that it definitely has no trace of it. Nil when the other side deduplicates by the key and cannot be asked.
 	Query func(ctx context.Context, c Claimed) (result []byte, known bool, err error)
 	// Done acts on the result in the transaction that records it. When it fails the transaction is rolled back and the
-	// call is tried again later; Query finds what was done.
+	// call is tried again later; Query finds what was done. Done and Refused may run again when the database has aborted the
+	// transaction: they keep nothing outside of tx.
 	Done func(ctx context.Context, tx TX, c Claimed, result []byte) error
 	// Refused acts on a definite failure in the transaction that records it. With Config.MaxAttempts cause may wrap ErrGaveUp.
 	Refused func(ctx context.Context, tx TX, c Claimed, cause error) error
