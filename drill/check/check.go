@@ -45,12 +45,15 @@ func Subscriptions() map[string][]string {
 	}
 }
 
-// Checker reads the databases of one data folder. It changes nothing: its connection allows queries only.
+// Checker reads the databases of one platform and changes nothing in them.
 type Checker struct {
 	db   *sql.DB
 	conn *sql.Conn
 	// Now is what overdue is measured against; default time.Now.
 	Now func() time.Time
+
+	sources []*original // databases on servers
+	copies  string      // the folder of their copies; empty when there are none
 }
 
 // worldSchema is the simulated outside world's database.
@@ -58,19 +61,15 @@ const worldSchema = "world"
 
 // Open attaches the databases in dir. world is the database of the simulated outside; when empty it is dir/world.db.
 func Open(ctx context.Context, dir, world string) (_ *Checker, err error) {
-	db, err := sql.Open("sqlite", "file:check?mode=memory&_pragma=busy_timeout(10000)")
+	c, err := open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &Checker{db: db, Now: time.Now}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if c.conn, err = db.Conn(ctx); err != nil {
-		return nil, err
-	}
 	if world == "" {
 		world = filepath.Join(dir, worldSchema+".db")
 	}
@@ -80,6 +79,19 @@ func Open(ctx context.Context, dir, world string) (_ *Checker, err error) {
 		}
 	}
 	return c, c.attach(ctx, worldSchema, world)
+}
+
+// open makes a checker that sees no database yet.
+func open(ctx context.Context) (*Checker, error) {
+	db, err := sql.Open("sqlite", "file:check?mode=memory&_pragma=busy_timeout(10000)")
+	if err != nil {
+		return nil, err
+	}
+	c := &Checker{db: db, Now: time.Now}
+	if c.conn, err = db.Conn(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }
 
 func (c *Checker) attach(ctx context.Context, schema, path string) error {
@@ -113,12 +125,22 @@ func (c *Checker) Close() error {
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())
 	}
-	return errors.Join(append(errs, c.db.Close())...)
+	errs = append(errs, c.db.Close())
+	for _, o := range c.sources {
+		errs = append(errs, o.db.Close())
+	}
+	if c.copies != "" {
+		errs = append(errs, os.RemoveAll(c.copies))
+	}
+	return errors.Join(errs...)
 }
 
 // Run checks every equation, each database in one snapshot, and returns them in the order of equationFiles, then those that
 // SQL cannot compute.
 func (c *Checker) Run(ctx context.Context) (_ []Equation, err error) {
+	if err := c.copyAll(ctx); err != nil {
+		return nil, err
+	}
 	tx, err := c.conn.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
