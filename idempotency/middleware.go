@@ -146,15 +146,15 @@ func (m *middleware[TX]) serve(w http.ResponseWriter, r *http.Request, next http
 
 // Why a transaction was rolled back without an error of the database.
 var (
-	errDiscard = errors.New("the answer is not recorded")
-	errLost    = errors.New("another process has recorded this request meanwhile")
-	errUndo    = errors.New("the handler refused")
+	errLost = errors.New("another process has recorded this request meanwhile")
+	errUndo = errors.New("the handler refused")
 )
 
 // outcome of one transaction.
 type outcome struct {
 	found  *Record // recorded earlier
 	answer *answer // given now
+	spent  bool    // the answer is not recorded, and nothing else either: the key may run again
 	panic  any     // what the handler panicked with
 	place  string
 }
@@ -173,22 +173,22 @@ func (m *middleware[TX]) run(w http.ResponseWriter, r *http.Request, next http.H
 			break
 		}
 	}
-	log := m.cfg.Log.With("method", r.Method, "path", r.URL.Path, "key", c.key)
+	log := func() *slog.Logger { return m.cfg.Log.With("method", r.Method, "path", r.URL.Path, "key", c.key) }
 	switch {
 	case o.panic != nil:
 		if aborted, ok := o.panic.(error); ok && errors.Is(aborted, http.ErrAbortHandler) {
 			panic(http.ErrAbortHandler)
 		}
-		log.Error("handler panicked", "panic", fmt.Sprint(o.panic), "place", o.place)
+		log().Error("handler panicked", "panic", fmt.Sprint(o.panic), "place", o.place)
 		m.cfg.Problem(w, r, http.StatusInternalServerError, "Internal error",
 			"Nothing was done. The request may be sent again with the same Idempotency-Key.")
-	case errors.Is(err, errDiscard) && o.answer.overflow:
-		log.Error("answer too long", "most", m.cfg.MaxResponse)
+	case err == nil && o.spent && o.answer.overflow:
+		log().Error("answer too long", "most", m.cfg.MaxResponse)
 		m.cfg.Problem(w, r, http.StatusInternalServerError, "Internal error", "Nothing was done: the answer would have been too long.")
-	case errors.Is(err, errDiscard):
+	case err == nil && o.spent:
 		o.answer.send(w)
 	case err != nil:
-		log.Error("request not committed", "error", err)
+		log().Error("request not committed", "error", err)
 		status, title := http.StatusInternalServerError, "Internal error"
 		if convergo.VerdictOf(err) == convergo.Outage || errors.Is(err, errLost) {
 			status, title = http.StatusServiceUnavailable, "Database unavailable"
@@ -225,11 +225,12 @@ func (m *middleware[TX]) once(ctx context.Context, tx TX, w http.ResponseWriter,
 		}
 		return nil
 	})
-	switch {
-	case o.panic != nil || o.answer.overflow || !recordable(o.answer.status):
-		return errDiscard
-	case err != nil && !errors.Is(err, errUndo):
+	if err != nil && !errors.Is(err, errUndo) {
 		return err
+	}
+	// The savepoint has undone what is not to be kept, so the transaction need not fail for it: others may share it.
+	if o.spent = o.panic != nil || o.answer.overflow || !recordable(o.answer.status); o.spent {
+		return nil
 	}
 	fresh, err := m.store.RecordRequest(ctx, tx, Record{
 		Scope: c.scope, Key: c.key, Fingerprint: print, Status: o.answer.status, Header: o.answer.record(), Body: o.answer.body, At: m.cfg.Now(),

@@ -16,8 +16,10 @@ import (
 // writer owns the one write connection. Callers of Update queue for it; whoever holds the baton may use the connection.
 //
 //  1. The first caller takes the baton, begins a transaction, runs its function and passes the baton on.
-//  2. The next in the queue runs its function in a savepoint of the same transaction, and so on. A function that fails is
-//     rolled back to its savepoint, nobody else notices.
+//  2. The next in the queue runs its function in the same transaction, and so on. A savepoint for each would cost two
+//     statements and a copy of every page that it changes, so there is none: nearly all functions succeed. One that fails
+//     takes the transaction with it, and those who were in it run theirs again, each in a savepoint this time. So do all
+//     who come within the next carefulTurns: where one fails others may. In a savepoint a failure undoes only itself.
 //  3. Whoever finds nobody queued (or the group full) commits. All of the group learn the outcome and return. Callers that
 //     came during the commit's sync are the queue of the next group.
 //
@@ -33,7 +35,8 @@ type writer struct {
 	closed bool
 	idle   chan struct{} // not nil while close waits; closed when the baton is down and the queue empty
 
-	group group
+	group   group
+	careful int // so many turns to come take savepoints; only the holder of the baton touches it
 
 	commits, updates atomic.Int64 // see Stats
 }
@@ -45,15 +48,24 @@ type group struct {
 	members    []*turn // whose functions succeeded and who wait for the commit
 	committing bool    // the commit hook lets only our own COMMIT through
 	ending     bool    // a ROLLBACK of ours: the rollback hook is no surprise
+	careful    bool    // a member runs for the second time: those after it take savepoints, so that it need not a third time
 	lost       error   // SQLite rolled the whole transaction back by itself, or somebody else's SQL did
 }
 
 type turn struct {
 	granted   chan struct{} // the baton is yours; buffered
 	outcome   chan error    // of the commit; buffered
+	careful   bool          // it runs for the second time
 	abandoned bool          // under writer.mu: the caller has left the queue
 	has       bool          // under writer.mu: the baton was passed to it
 }
+
+// carefulTurns is how many callers take savepoints after a function failed without one. When many fail, nearly all do; when
+// few do, the price is small.
+const carefulTurns = 200
+
+// errAgain tells a caller that its function has to run once more: another one's failure took the transaction with it.
+var errAgain = errors.New("the transaction was rolled back because of another function in it")
 
 func newWriter(opts Options) *writer { return &writer{opts: opts} }
 
@@ -208,6 +220,18 @@ func (w *writer) rollback() {
 	_, _ = w.conn.ExecContext(context.Background(), "ROLLBACK") // fails when SQLite has done so already
 	w.group.ending = false
 	w.group.open = false
+}
+
+// again ends the transaction after a function in it failed that had no savepoint. All others in it run once more.
+func (w *writer) again() {
+	g := &w.group
+	w.rollback()
+	for i, t := range g.members {
+		t.outcome <- errAgain
+		g.members[i] = nil
+	}
+	*g = group{members: g.members[:0]}
+	w.careful = carefulTurns
 }
 
 // commit ends the group's transaction and tells its members.

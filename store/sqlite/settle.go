@@ -28,7 +28,7 @@ func (s *Store) settle(ctx context.Context, set relay.Settlement) error {
 		return nil
 	}
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error {
-		st.ctx, st.tx = ctx, tx
+		st.ctx, st.tx, st.touched = ctx, tx, nil
 		return st.run()
 	})
 }

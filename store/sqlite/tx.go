@@ -118,11 +118,11 @@ func (t *Tx) AfterCommit(f func()) { t.hooks = append(t.hooks, f) }
 type openUpdate struct{ store *Store } // context key: the Update of that store that a context belongs to
 
 // Update runs fn in a write transaction and commits it when fn returns nil; what it wrote is durable on return.
-// Concurrent Updates share one commit, each in a savepoint of its own: fn must not wait for another Update of the same
-// store. An error, a panic and runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who
+// Concurrent Updates share one commit: fn must not wait for another Update of the same store. An error, a panic and runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who
 // shared it get the error; when the transaction cannot begin it is convergo.Unreachable. A ctx that ends while waiting for
 // the turn, or before fn has returned, rolls back; during the commit it is too late. Functions given to AfterCommit have run
-// on return. fn never runs twice.
+// on return. fn runs a second time, from its start, when the function of another one who shared its transaction failed: what
+// the first run wrote is undone, and what it collected outside of tx is fn's own affair.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
 }
@@ -137,21 +137,33 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 	if err := ctx.Err(); err != nil {
 		return convergo.Unreachable(fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err))
 	}
-	t := &turn{outcome: make(chan error, 1)}
-	if err := s.writer.enter(ctx, t); err != nil {
-		return convergo.Unreachable(fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err))
+	tx, err := s.turn(ctx, fn, false)
+	if errors.Is(err, errAgain) {
+		tx, err = s.turn(ctx, fn, true)
 	}
-	tx := &Tx{store: s, conn: s.writer.conn, write: true}
-	if err := s.run(ctx, t, tx, fn); err != nil {
+	if err != nil {
 		return err
-	}
-	if err := <-t.outcome; err != nil {
-		return fmt.Errorf("sqlite store %s: commit: %w", s.opts.Name, s.explain(err))
 	}
 	for _, f := range tx.hooks {
 		f()
 	}
 	return nil
+}
+
+// turn waits for the baton, runs fn and waits for the commit.
+func (s *Store) turn(ctx context.Context, fn func(ctx context.Context, tx *Tx) error, careful bool) (*Tx, error) {
+	t := &turn{outcome: make(chan error, 1), careful: careful}
+	if err := s.writer.enter(ctx, t); err != nil {
+		return nil, convergo.Unreachable(fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err))
+	}
+	tx := &Tx{store: s, conn: s.writer.conn, write: true}
+	if err := s.run(ctx, t, tx, fn); err != nil {
+		return nil, err
+	}
+	if err := <-t.outcome; err != nil {
+		return nil, fmt.Errorf("sqlite store %s: commit: %w", s.opts.Name, s.explain(err))
+	}
+	return tx, nil
 }
 
 // join runs fn in the transaction of this store that ctx belongs to, in a savepoint, and in one of its own when there is
@@ -169,21 +181,29 @@ func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Co
 	w, kept := s.writer, false
 	g := &w.group
 	first := !g.open
+	saved := !first && (t.careful || g.careful || w.careful > 0)
+	w.careful = max(w.careful-1, 0)
 	defer func() {
 		tx.done.Store(true)
-		if kept {
+		switch {
+		case kept:
 			g.members = append(g.members, t)
-		} else if first { // nothing else is in the transaction: it needed no savepoint
+			g.careful = g.careful || t.careful
+		case first: // nothing else is in the transaction
 			w.rollback()
 			g.lost = nil
-		} else if g.lost == nil {
+		case g.lost != nil: // the commit says so to all
+		case saved:
 			s.undo("g")
+		default:
+			w.again()
 		}
 		w.pass()
 	}()
-	if first {
+	switch {
+	case first:
 		err = convergo.Unreachable(w.begin(ctx))
-	} else {
+	case saved:
 		_, err = w.conn.ExecContext(context.Background(), "SAVEPOINT g")
 	}
 	if err != nil {
@@ -198,7 +218,7 @@ func (s *Store) run(ctx context.Context, t *turn, tx *Tx, fn func(ctx context.Co
 	if err = w.resolved(); err != nil {
 		return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, err)
 	}
-	if !first {
+	if saved {
 		if _, err = w.conn.ExecContext(context.Background(), "RELEASE g"); err != nil {
 			return fmt.Errorf("sqlite store %s: update: %w", s.opts.Name, s.explain(err))
 		}
