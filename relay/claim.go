@@ -72,14 +72,9 @@ func (s *session) maybeClaim(now time.Time) {
 	if req.probe {
 		req.perLane = 1
 	}
-	inFlight := s.asked
+	inFlight := s.inFlight()
 	for i := range s.workers {
 		w := &s.workers[i]
-		if w.batch != nil {
-			for _, l := range w.batch.leases {
-				inFlight[l.Lane] = true
-			}
-		}
 		if !w.idle() {
 			continue
 		}
@@ -109,6 +104,19 @@ func (s *session) maybeClaim(now time.Time) {
 	})
 }
 
+// inFlight are the lanes of the batches and claims under way.
+func (s *session) inFlight() [convergo.Lanes]bool {
+	lanes := s.asked
+	for _, w := range s.workers {
+		if w.batch != nil {
+			for _, l := range w.batch.leases {
+				lanes[l.Lane] = true
+			}
+		}
+	}
+	return lanes
+}
+
 // underWay notes that a claim begins or has ended.
 func (s *session) underWay(req request, begins bool) {
 	if begins {
@@ -130,6 +138,7 @@ func (s *session) claimed(req request, claim Claim, err error) {
 	if s.ctx.Err() != nil {
 		return
 	}
+	s.payOwed(req.leases, s.clock())
 	if err != nil {
 		s.claimFaults++
 		s.claimNotBy = s.clock().Add(s.pace.Delay(s.claimFaults))
@@ -212,17 +221,36 @@ func (s *session) start(req request, events []Pending) {
 }
 
 // startProbe sends one event, any aggregate's first, to find out whether the broker is back. With nothing to send the
-// outage is over as far as anybody can tell.
+// outage is over as far as anybody can tell. Suspects are taken only when there is nobody else, and not as often: an event
+// that makes the broker hang must not keep those waiting that come later.
 func (s *session) startProbe(req request, events []Pending) {
 	candidates := slices.DeleteFunc(slices.Clone(events), func(p Pending) bool { return p.Held })
 	if len(candidates) == 0 {
 		s.recovered()
 		return
 	}
+	trusted := slices.DeleteFunc(slices.Clone(candidates), func(p Pending) bool { return s.suspects.has(p.Event.Aggregate) })
+	if now := s.clock(); len(trusted) == 0 && now.Before(s.suspectAt) {
+		s.probeLater(now, true)
+		return
+	}
+	doubt := len(trusted) == 0
+	if !doubt {
+		candidates = trusted
+	}
 	aggregate := candidates[rand.IntN(len(candidates))].Event.Aggregate
 	first := candidates[slices.IndexFunc(candidates, func(p Pending) bool { return p.Event.Aggregate == aggregate })]
 	leases := slices.DeleteFunc(slices.Clone(req.leases), func(l Lease) bool { return l.Lane != first.Lane })
-	s.launch(&batch{worker: req.workers[0], leases: leases, events: []Pending{first}, probe: true})
+	s.launch(&batch{worker: req.workers[0], leases: leases, events: []Pending{first}, probe: true, doubt: doubt})
+}
+
+// probeLater sets when the next probe is due. While there are only suspects to probe with the store is asked at each poll
+// whether somebody else has come.
+func (s *session) probeLater(now time.Time, doubt bool) {
+	s.probeAt = s.suspectAt
+	if soon := now.Add(s.cfg.Poll); doubt && soon.Before(s.probeAt) {
+		s.probeAt = soon
+	}
 }
 
 func (s *session) launch(b *batch) {
@@ -245,6 +273,7 @@ func (s *session) finished(b *batch, out outcome) {
 	if !out.next.IsZero() && (w.due.IsZero() || out.next.Before(w.due)) {
 		w.due = out.next
 	}
+	s.payOwed(b.leases, now)
 	if out.leaseLost {
 		s.leaseAt = now // nothing is claimed before the store has told which leases still stand
 		s.count(func(c *Stats) { c.LeaseLosses++ })
@@ -253,17 +282,20 @@ func (s *session) finished(b *batch, out outcome) {
 	switch {
 	case out.outage != nil && !s.outage:
 		s.outage, s.outageTries = true, 1
-		s.probeAt = now.Add(s.cfg.Outage.Delay(1))
+		s.suspectAt = now.Add(s.cfg.Outage.Delay(1))
+		s.probeLater(now, b.doubt)
 		s.count(func(c *Stats) { c.Outages++; c.InOutage = true })
 		s.trouble("the broker cannot be reached; one event at a time will try", out.outage)
 	case out.outage != nil && b.probe:
 		s.outageTries++
-		s.probeAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+		s.suspectAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+		s.probeLater(now, b.doubt)
 		s.trouble("the broker still cannot be reached", out.outage, "probes", s.outageTries-1)
 	case s.outage && out.reached:
 		s.recovered()
 	case s.outage && b.probe: // given up before there was an answer
-		s.probeAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+		s.suspectAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
+		s.probeLater(now, b.doubt)
 	}
 }
 

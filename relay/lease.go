@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/convergo/convergo"
 )
 
 // barrier is how long a due renewal waits for the batches in flight.
@@ -13,10 +15,12 @@ func (s *session) leaseDue(now time.Time) bool { return !s.leasing && !now.Befor
 
 // maybeLease renews the leases at a third of their term.
 //
-// A full renewal also balances: the store may give lanes of ours to a relay that has joined. If it took a lane with a
-// batch in flight, the events of that batch would be published by both. So a due renewal lets no new batch start and
-// waits for those in flight; when one takes long (a slow broker), the leases are renewed as they are and the balance
-// waits for the next third. At shutdown leases are only renewed, and only for what is still in flight.
+// A renewal also balances: the store may give lanes of ours to a relay that has joined. If it took a lane with a batch in
+// flight, the events of that batch would be published by both. So a due renewal lets no new batch start and waits a moment
+// for those in flight; the lanes of one that takes longer (a slow broker) are named as busy and stay. They are owed: when the
+// batch ends, the next renewal comes before anything is claimed, so that a relay that joins gets its share after one
+// Config.PublishTimeout and a third of a term at the latest, however slow the broker is.
+// At shutdown leases are only renewed, and only for what is still in flight.
 func (s *session) maybeLease(now time.Time) {
 	if !s.leaseDue(now) {
 		return
@@ -24,9 +28,9 @@ func (s *session) maybeLease(now time.Time) {
 	ended := s.ctx.Err() != nil
 	switch {
 	case ended && (s.stopping(now) || !s.busy()):
-	case ended || s.busy() && !now.Before(s.leaseAt.Add(s.barrier())):
+	case ended:
 		s.lease(now, true)
-	case !s.busy():
+	case !s.busy() || s.owes() || !now.Before(s.leaseAt.Add(s.barrier())):
 		s.lease(now, false)
 	default:
 		s.pause.Store(true)
@@ -35,9 +39,27 @@ func (s *session) maybeLease(now time.Time) {
 
 func (s *session) lease(now time.Time, renewOnly bool) {
 	s.leasing, s.balancing = true, s.balancing || !renewOnly
-	s.pause.Store(false)
 	s.leaseAt = now.Add(s.cfg.Lease / 3)
 	req := LeaseRequest{Owner: s.owner, Held: slices.Clone(s.held), Term: s.cfg.Lease, RenewOnly: renewOnly}
+	busy := s.inFlight()
+	slices.SortStableFunc(req.Held, func(a, b Lease) int {
+		switch {
+		case busy[a.Lane] == busy[b.Lane]:
+			return 0
+		case busy[a.Lane]:
+			return -1
+		}
+		return 1
+	})
+	before, owed := s.owed, s.owes()
+	s.owed = [convergo.Lanes]bool{}
+	for _, l := range s.held {
+		if busy[l.Lane] {
+			req.Busy++
+			s.owed[l.Lane] = before[l.Lane] || !owed // the others were offered the last time
+		}
+	}
+	s.pause.Store(s.owes())
 	s.spawn(func() func() {
 		// Not the context of Run: a renewal that is cancelled at shutdown could still arrive at the database, after the release.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), min(s.cfg.SettleTimeout, s.cfg.Lease/3))
@@ -67,7 +89,8 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 		s.count(func(c *Stats) { c.LeaseLosses += int64(lost) })
 		s.trouble("lanes were taken over while a batch was in flight", errLeaseGone, "lanes", lost)
 	}
-	if slices.ContainsFunc(leases, func(l Lease) bool { return !slices.Contains(s.held, l) }) {
+	grew := slices.ContainsFunc(leases, func(l Lease) bool { return !slices.Contains(s.held, l) })
+	if grew {
 		s.stir()
 	}
 	s.held = leases
@@ -75,10 +98,22 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 		s.share[l.Lane] = i % len(s.workers)
 	}
 	s.count(func(c *Stats) { c.Lanes = len(leases) })
-	if len(leases) == 0 {
-		s.leaseAt = started.Add(min(s.cfg.Poll, s.cfg.Lease/3))
+	// Those that have to give lanes up do it one after another, as what they have in flight ends.
+	joining := len(leases) == 0 || len(leases) < convergo.Lanes && (grew || now.Sub(s.began) < 2*s.cfg.Lease)
+	if soon := started.Add(s.cfg.Poll); joining && soon.Before(s.leaseAt) {
+		s.leaseAt = soon
 	}
 }
+
+// payOwed makes the next balance due when something that it was kept from has ended.
+func (s *session) payOwed(ended []Lease, now time.Time) {
+	if slices.ContainsFunc(ended, func(l Lease) bool { return s.owed[l.Lane] }) {
+		s.leaseAt = now
+	}
+}
+
+// owes tells whether the last balance left something to be done.
+func (s *session) owes() bool { return slices.Contains(s.owed[:], true) }
 
 // dropLost cancels the batches that have a lane which is not among leases, and counts such lanes.
 func (s *session) dropLost(leases []Lease) (lost int) {

@@ -47,3 +47,73 @@ func events200(version int) (events []convergo.Event) {
 	}
 	return events
 }
+
+// Under a slow broker something is in flight all the time: no renewal finds the relay idle, and what is in flight cannot be
+// given away.
+func TestARelayThatJoinsGetsItsShareWithinATermHoweverSlowTheBrokerIs(t *testing.T) {
+	for _, slow := range []time.Duration{3 * time.Second, 8 * time.Second} {
+		t.Run(slow.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const lease = 15 * time.Second
+				store := memory.New()
+				var fast atomic.Bool
+				b := &broker{before: func(context.Context, []convergo.Event) {
+					if !fast.Load() {
+						<-time.After(slow)
+					}
+				}}
+				orders(t, store, 1000, 60)
+				first := start(store, b, relay.Config{Lease: lease})
+				pass(20 * time.Second)
+				second := start(store, b, relay.Config{Lease: lease})
+				took := until(t, lease, "its share", func() bool { return second.Stats().Lanes == convergo.Lanes/2 })
+				t.Logf("half of the lanes after %v", took)
+				third := start(store, b, relay.Config{Lease: lease})
+				took = until(t, 2*lease, "the third's share", func() bool { return third.Stats().Lanes >= 20 })
+				t.Logf("a third of the lanes after %v", took)
+				pass(time.Minute)
+				for i, r := range []*running{first, second, third} {
+					if s := r.Stats(); s.Sent == 0 || s.LeaseLosses != 0 || s.Lanes < 20 || s.Lanes > 22 {
+						t.Errorf("relay %d: %+v, want its share and no lease losses", i, s)
+					}
+				}
+				fast.Store(true)
+				until(t, time.Minute, "everything", b.has(60_000))
+				for _, r := range []*running{first, second, third} {
+					r.stop(t)
+				}
+				wantOnce(t, b, 60_000)
+			})
+		})
+	}
+}
+
+// It stood still between two windows of one batch, for longer than its leases: what it had claimed belongs to somebody else.
+func TestARelayThatStoodStillBetweenTwoWindowsOfABatchPublishesNoMoreOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 15 * time.Second
+		inner := memory.New()
+		store, b := &faulty{Store: inner}, &broker{}
+		orders(t, inner, 200, 2)
+		var stood atomic.Bool
+		first := start(store, b, relay.Config{Lease: lease, Batch: 4, Workers: 1, Probe: func(point string) {
+			if point == "relay.settled" && stood.CompareAndSwap(false, true) {
+				store.failWith(func(string) error { return errDown }) // as if the machine had stopped
+				<-time.After(2 * lease)
+			}
+		}})
+		pass(time.Second)
+		sent := len(b.keys())
+		if sent == 0 || sent > 4 {
+			t.Fatalf("%d events were sent before it stood still, want one window of four", sent)
+		}
+		second := start(inner, b, relay.Config{Lease: lease})
+		until(t, 2*lease, "the others, by another relay", b.has(400))
+		pass(2 * lease)
+		wantOnce(t, b, 400)
+		store.failWith(nil)
+		first.stop(t)
+		second.stop(t)
+		wantOnce(t, b, 400)
+	})
+}

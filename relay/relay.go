@@ -26,6 +26,7 @@ type Relay struct {
 	wake      chan struct{}
 	running   atomic.Bool
 	calls     atomic.Int64 // of Publish that have not returned yet, those that were given up included
+	answered  atomic.Int64 // calls of Publish in which the broker answered for an event
 	suspects  suspects
 
 	mu    sync.Mutex
@@ -99,20 +100,45 @@ func (r *Relay) trouble(message string, err error, args ...any) {
 
 // suspects are the aggregates whose last publish gave no answer: it hung, or the publisher panicked. Which event of the
 // batch was to blame is unknown, so they are tried again apart from the others, few at a time. Losing the list (at a
-// restart, or when it grows too long) costs innocent neighbours an attempt, nothing else.
+// restart, or when it grows too long) costs time, nothing else.
 type suspects struct {
 	mu  sync.Mutex
-	set map[convergo.Aggregate]struct{}
+	set map[convergo.Aggregate]int64 // Relay.answered when it last hung alone; never when it has not
 }
 
+const never = -1
+
 func (s *suspects) add(a convergo.Aggregate) {
-	const most = 10_000
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.set == nil || len(s.set) >= most {
-		s.set = map[convergo.Aggregate]struct{}{}
+	if _, known := s.set[a]; !known {
+		s.put(a, never)
 	}
-	s.set[a] = struct{}{}
+}
+
+func (s *suspects) put(a convergo.Aggregate, answered int64) {
+	const most = 10_000
+	if s.set == nil || len(s.set) >= most {
+		s.set = map[convergo.Aggregate]int64{}
+	}
+	s.set[a] = answered
+}
+
+func (s *suspects) has(a convergo.Aggregate) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, suspect := s.set[a]
+	return suspect
+}
+
+// convict notes that a hung alone when the broker had answered so many calls, and tells whether the broker had answered
+// others since a last hung alone: then it is not the broker that gives no answer.
+func (s *suspects) convict(a convergo.Aggregate, answered int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, known := s.set[a]
+	s.put(a, answered)
+	return known && before != never && before < answered
 }
 
 func (s *suspects) clear(a convergo.Aggregate) {

@@ -238,13 +238,6 @@ func TestAPublisherThatPanicsOrAnswersWronglyCostsAttemptsAndOnlyThePoisonDies(t
 			}
 			return b.Publish(ctx, events)
 		},
-		"hang": func(b *broker, ctx context.Context, events []convergo.Event) []error {
-			if has(events) {
-				<-ctx.Done()
-				return repeat(ctx.Err(), len(events))
-			}
-			return b.Publish(ctx, events)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

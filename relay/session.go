@@ -35,7 +35,10 @@ type session struct {
 	share   [convergo.Lanes]int
 	leaseAt time.Time // when to renew
 	leasing bool
-	// pause: a renewal waits for the batches in flight. They end after what they are publishing now.
+	// owed are lanes that the last balance could not touch because they had events in flight. As soon as those are through the
+	// next balance is due, before anything else is claimed: under a slow broker there is always something in flight.
+	owed [convergo.Lanes]bool
+	// pause: a balance waits for the batches in flight. They end after what they are publishing now.
 	pause atomic.Bool
 	// balancing: a lease call that may give lanes away is under way, or had no answer. Until the store has told which leases
 	// still stand, nothing may be claimed.
@@ -54,6 +57,7 @@ type session struct {
 	outage      bool
 	outageTries int
 	probeAt     time.Time
+	suspectAt   time.Time // no suspect is taken for a probe before
 }
 
 // worker is a place for one batch in flight. Its share of the lanes is its own, so that while one worker waits for the
@@ -74,6 +78,7 @@ type batch struct {
 	leases []Lease // of the lanes of events
 	events []Pending
 	probe  bool // the one event that finds out whether an outage is over
+	doubt  bool // and it is a suspect's: that it fails says little about the broker
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }

@@ -36,7 +36,9 @@ type turn struct {
 	skip       []Failure  // dead events whose aggregates go on
 	aside      []Pending
 	firstFail  error
-	unanswered bool // the publisher left an event without an answer
+	unanswered bool  // the publisher left an event without an answer
+	alone      bool  // one aggregate's events only
+	before     int64 // Relay.answered when the publish began
 }
 
 // progress is what the turns of a batch know of the earlier ones.
@@ -80,6 +82,8 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 		if !s.trusted() || p.batch.ctx.Err() != nil {
 			return false
 		}
+		t.before = s.answered.Load()
+		t.alone = !slices.ContainsFunc(send, func(e Pending) bool { return e.Event.Aggregate != send[0].Event.Aggregate })
 		errs, hung := s.publish(p.batch.ctx, send)
 		s.cfg.Probe.At("relay.published")
 		s.classify(t, send, errs, hung)
@@ -98,9 +102,15 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 
 // classify turns the broker's answers into a settlement. An event behind one that failed has not failed itself: the
 // publisher did not send it, and it spends no attempt.
+//
+// No answer within the time is the broker's fault until it is shown to be the event's: an outage that shows as silence must
+// not kill a backlog (B06). It is shown when the event hangs alone, again, and the broker answered others in between.
 func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 	now := s.cfg.Now()
 	givenUp := t.batch.ctx.Err() != nil
+	if slices.ContainsFunc(errs, func(err error) bool { return !silent(err) && convergo.VerdictOf(err) != convergo.Outage }) && !hung {
+		s.answered.Add(1)
+	}
 	t.hold.Sent = make([]Pending, 0, len(sent))
 	for i, p := range sent {
 		err, aggregate := errs[i], p.Event.Aggregate
@@ -118,14 +128,20 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			continue
 		}
 		verdict := convergo.VerdictOf(err)
-		unanswered := hung || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		unanswered := hung || silent(err)
 		t.unanswered = t.unanswered || unanswered
 		switch {
 		case givenUp && (unanswered || verdict == convergo.Outage): // our doing; nobody knows what became of it
 			t.stuck[aggregate] = waiting
-		case verdict == convergo.Outage || t.batch.probe && unanswered:
+		case verdict == convergo.Outage:
 			t.stuck[aggregate] = waiting
 			t.out.outage = err
+		case silent(err) && !s.guilty(t, aggregate), t.batch.probe && unanswered:
+			s.suspects.add(aggregate)
+			t.stuck[aggregate] = waiting
+			if t.batch.probe || !t.out.reached && s.answered.Load() == t.before {
+				t.out.outage = err
+			}
 		default:
 			if unanswered {
 				s.suspects.add(aggregate)
@@ -134,6 +150,16 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.fail(t, p, err, verdict, now)
 		}
 	}
+}
+
+// silent tells whether the error says no more than that there was no answer.
+func silent(err error) bool {
+	return errors.Is(err, errNoAnswer) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// guilty tells whether it is an event of the aggregate, and not the broker, that is to blame for a silence.
+func (s *session) guilty(t *turn, a convergo.Aggregate) bool {
+	return t.alone && s.suspects.convict(a, t.before) && !t.batch.probe
 }
 
 // shorten notes that a queue has lost its head. What is behind it is free now.
