@@ -1,0 +1,237 @@
+package rabbitmq
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+)
+
+// Subscribe declares the consumer's queues, binds them to the subjects, unbinds what an earlier Subscribe had and this one has not
+// (the last Subscribe counts, by whichever instance), and begins to read. A new consumer gets what is published from now on.
+//
+// The sources of one consumer in one Broker share its deliveries; so do the instances in several processes. A partition is read by one of them at a time, so
+// that each aggregate's events come in order. The source implements io.Closer.
+func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
+	names, err := namesOf(subjects)
+	if err == nil {
+		err = b.validateConsumer(consumer)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: subscribe %s: %w", consumer, err)
+	}
+	if err := b.establish(ctx, consumer, names); err != nil {
+		return nil, fmt.Errorf("rabbitmq: subscribe %s: %w", consumer, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.subscriptions[consumer]
+	if s == nil {
+		s = newSubscription(b, consumer, names)
+		b.subscriptions[consumer] = s
+	}
+	return s.source(names), nil
+}
+
+func (b *Broker) validateConsumer(consumer string) error {
+	const most = 255 - 50 - 10 // a queue's name, the prefix, the longest ending
+	if err := convergo.Key(consumer).Validate(); err != nil {
+		return fmt.Errorf("the consumer's name %w", err)
+	}
+	if n := len(consumer); n > most {
+		return fmt.Errorf("the consumer's name is too long: %d > %d bytes", n, most)
+	}
+	return nil
+}
+
+// namesOf is the subjects as text, sorted, none within another.
+func namesOf(subjects []convergo.Subject) ([]string, error) {
+	if len(subjects) == 0 {
+		return nil, errors.New("no subjects: a consumer needs at least one")
+	}
+	whole := map[string]bool{}
+	for _, s := range subjects {
+		if err := s.Validate(); err != nil {
+			return nil, err
+		}
+		whole[s.Topic] = whole[s.Topic] || s.Type == ""
+	}
+	var names []string
+	for _, s := range subjects {
+		if whole[s.Topic] {
+			s.Type = ""
+		}
+		names = append(names, s.String())
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// establish makes the server's side what the subscription needs. One program at a time does it for a consumer. What it is about to
+// bind is written down before, and what it has unbound is taken off after, so that one that dies in between leaves nothing
+// bound that nobody knows of.
+func (b *Broker) establish(ctx context.Context, consumer string, names []string) error {
+	select {
+	case <-b.subscribing:
+		defer func() { b.subscribing <- struct{}{} }()
+	case <-ctx.Done():
+		return convergo.Unreachable(ctx.Err())
+	}
+	conn, err := b.consume.get(ctx)
+	if err != nil {
+		return err
+	}
+	unlock, err := b.lock(ctx, conn, consumer)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	notes := b.beside(consumer, subjectsQueue)
+	if err := b.declareQueue(conn, notes, false); err != nil {
+		return err
+	}
+	for p := range b.cfg.Partitions {
+		if err := b.declareQueue(conn, b.queue(consumer, p), true); err != nil {
+			return err
+		}
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return outage(err)
+	}
+	defer func() { _ = closeQuietly(ch) }() // before the lock is given up
+	if err := ch.Confirm(false); err != nil {
+		return outage(err)
+	}
+	if err := b.declareMarker(ch); err != nil {
+		return err
+	}
+	bound, last, err := readNotes(ch, notes)
+	if err != nil {
+		return outage(err)
+	}
+	return b.rebind(ctx, ch, consumer, names, bound, last)
+}
+
+// rebind binds names, unbinds what else is in bound, and writes both steps down. last is the tag of the newest note, 0 when there is none.
+func (b *Broker) rebind(ctx context.Context, ch *amqp.Channel, consumer string, names, bound []string, last uint64) error {
+	notes := b.beside(consumer, subjectsQueue)
+	all := slices.Concat(names, bound)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	write := func(list []string) error { return note(ctx, ch, notes, list) }
+	if err := write(all); err != nil {
+		return outage(err)
+	}
+	if last > 0 {
+		if err := ch.Ack(last, true); err != nil {
+			return outage(err)
+		}
+	}
+	for _, name := range names {
+		topic, _ := b.binding(name, 0)
+		if err := b.declareExchange(ch, topic[len(b.cfg.Prefix):]); err != nil {
+			return err
+		}
+	}
+	for p := range b.cfg.Partitions {
+		queue := b.queue(consumer, p)
+		for _, name := range all {
+			exchange, key := b.binding(name, p)
+			act := func() error { return ch.QueueBind(queue, key, exchange, false, nil) }
+			if !slices.Contains(names, name) {
+				act = func() error { return ch.QueueUnbind(queue, key, exchange, nil) }
+			}
+			if err := act(); err != nil {
+				return outage(fmt.Errorf("bindings of queue %s to %s: %w", queue, name, err))
+			}
+		}
+	}
+	if slices.Equal(all, names) {
+		return nil
+	}
+	if err := write(names); err != nil {
+		return outage(err)
+	}
+	old, ok, err := ch.Get(notes, false) // the note of all: the older one
+	if err != nil || !ok {
+		return outage(err)
+	}
+	return outage(old.Ack(false))
+}
+
+// readNotes takes all notes of a consumer: what may be bound is what any of them says.
+func readNotes(ch *amqp.Channel, queue string) (bound []string, last uint64, err error) {
+	for {
+		d, ok, err := ch.Get(queue, false)
+		if err != nil {
+			return nil, 0, fmt.Errorf("read queue %s: %w", queue, err)
+		}
+		if !ok {
+			return bound, last, nil
+		}
+		last = d.DeliveryTag
+		var names []string
+		if err := json.Unmarshal(d.Body, &names); err != nil {
+			return nil, 0, fmt.Errorf("queue %s holds a message that is not ours: purge the queue: %w", queue, err)
+		}
+		bound = append(bound, names...)
+	}
+}
+
+// note writes down what may be bound.
+func note(ctx context.Context, ch *amqp.Channel, queue string, names []string) error {
+	text, err := json.Marshal(names)
+	if err != nil {
+		return err
+	}
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, amqp.Publishing{
+		ContentType: "application/json", DeliveryMode: amqp.Persistent, Body: text,
+	})
+	if err != nil {
+		return err
+	}
+	stored, err := confirm.WaitContext(ctx)
+	if err == nil && !stored {
+		err = fmt.Errorf("queue %s did not take a note", queue)
+	}
+	return err
+}
+
+// lock makes the caller the only one, on all connections of the server, who changes the consumer's bindings. The lock is a queue that
+// belongs to the connection: it goes with it.
+func (b *Broker) lock(ctx context.Context, conn *amqp.Connection, consumer string) (unlock func(), err error) {
+	name := b.beside(consumer, lockQueue)
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		ch, err := conn.Channel()
+		if err != nil {
+			return nil, outage(err)
+		}
+		_, err = ch.QueueDeclare(name, false, false, true, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic})
+		if err == nil {
+			return func() {
+				if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+					b.cfg.Log.Warn("the lock of a subscription goes only with the connection", "queue", name, "error", err)
+				}
+				discard(ch)
+			}, nil
+		}
+		if !refused(err, amqp.ResourceLocked) {
+			return nil, outage(fmt.Errorf("lock %s: %w", name, err))
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, outage(fmt.Errorf("lock %s: another program has it: %w", name, ctx.Err()))
+		}
+	}
+}
