@@ -86,11 +86,72 @@ func (c *Consumer[TX]) oneByOne(ctx context.Context, deliveries []Delivery) (stu
 }
 
 // commit handles the deliveries in one transaction and acknowledges them after it.
+//
+// A savepoint for each message would cost two statements and, in most databases, a copy of what it changes, and nearly all
+// messages succeed. So first all of them are handled without any. When a handler fails the transaction is undone and made
+// again, now with savepoints, and with the failure in the place of that message's handler: it has made its attempt, the
+// others make theirs. Where one failed others may, so the next batches have savepoints from the start.
 func (c *Consumer[TX]) commit(ctx context.Context, deliveries []Delivery) error {
+	var p pass
+	if c.careful == 0 {
+		err := c.transact(ctx, deliveries, &p)
+		if p.failure == nil || !errors.Is(err, errPass) {
+			return err
+		}
+		c.careful = carefulBatches
+	} else {
+		c.careful--
+	}
+	p.savepoints = true
+	return c.transact(ctx, deliveries, &p)
+}
+
+// carefulBatches is how many batches after one with a failure have savepoints from the start.
+const carefulBatches = 50
+
+// pass is one way through a batch.
+type pass struct {
+	savepoints bool
+	at         int   // the delivery whose handler failed in a pass without savepoints; its place in the batch
+	failure    error // how; nil when none has
+}
+
+// visit is what a pass does with one delivery.
+type visit struct {
+	*pass
+	place int
+}
+
+func (p *pass) of(place int) visit { return visit{p, place} }
+
+var errPass = errors.New("a handler failed, and its message had no savepoint")
+
+// first makes the first attempt at a message, as the pass wants it.
+func (c *Consumer[TX]) first(
+	ctx context.Context, tx TX, m Queued, h Handler[TX], v visit, t *tally, now time.Time,
+) (blocks bool, err error) {
+	if v.savepoints {
+		if failure := v.failure; failure != nil && v.place == v.at {
+			h = func(context.Context, TX, convergo.Event) error { return failure }
+		}
+		return c.run(ctx, tx, m, h, t, now)
+	}
+	marked, failure, err := c.attempt(ctx, tx, m, h, now)
+	if failure != nil && ctx.Err() == nil && convergo.VerdictOf(failure) != convergo.Outage {
+		v.at, v.pass.failure = v.place, failure
+		return false, errPass
+	}
+	return c.conclude(ctx, tx, m, marked, failure, err, t, now)
+}
+
+func (c *Consumer[TX]) transact(ctx context.Context, deliveries []Delivery, p *pass) error {
 	var t tally
 	err := c.update(ctx, func(ctx context.Context, tx TX) error {
 		t = tally{} // a store may run this again
-		if err := c.applyAll(ctx, tx, deliveries, &t); err != nil {
+		if !p.savepoints {
+			p.failure = nil
+		}
+		if err := c.applyAll(ctx, tx, deliveries, p, &t); err != nil {
 			return err
 		}
 		c.cfg.Probe.At("inbox.handled")
@@ -111,7 +172,7 @@ func (c *Consumer[TX]) update(ctx context.Context, fn func(ctx context.Context, 
 	return c.store.Update(context.WithValue(ctx, clock{}, c.cfg.Now), fn)
 }
 
-func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Delivery, t *tally) error {
+func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Delivery, p *pass, t *tally) error {
 	now := c.cfg.Now()
 	aggregates := make([]convergo.Aggregate, 0, len(deliveries))
 	seen := make(map[convergo.Aggregate]bool, len(deliveries))
@@ -128,8 +189,8 @@ func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Deliver
 	if blocked == nil {
 		blocked = map[convergo.Aggregate]bool{}
 	}
-	for _, d := range deliveries {
-		if err := c.applyOne(ctx, tx, d, blocked, t, now); err != nil {
+	for i, d := range deliveries {
+		if err := c.applyOne(ctx, tx, d, p.of(i), blocked, t, now); err != nil {
 			return err
 		}
 	}
@@ -139,7 +200,7 @@ func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Deliver
 // applyOne handles one delivery. Its error spoils the whole transaction; a failure of the message itself does not, it is
 // recorded in the transaction.
 func (c *Consumer[TX]) applyOne(
-	ctx context.Context, tx TX, d Delivery, blocked map[convergo.Aggregate]bool, t *tally, now time.Time,
+	ctx context.Context, tx TX, d Delivery, v visit, blocked map[convergo.Aggregate]bool, t *tally, now time.Time,
 ) error {
 	if err := usable(d); err != nil {
 		return c.buryMalformed(ctx, tx, d.Event, err, t, now)
@@ -172,7 +233,7 @@ func (c *Consumer[TX]) applyOne(
 			return c.suspect(ctx, tx, d, t, now)
 		}
 	}
-	blocks, err := c.run(ctx, tx, Queued{Event: d.Event}, handler, t, now)
+	blocks, err := c.first(ctx, tx, Queued{Event: d.Event}, handler, v, t, now)
 	if blocks {
 		blocked[d.Event.Aggregate] = true
 	}
@@ -195,21 +256,34 @@ func (c *Consumer[TX]) peek(ctx context.Context, tx TX, e convergo.Event, now ti
 	return marked, fmt.Errorf("%s %s: %w", e.Type, e.Key, err)
 }
 
+// attempt marks m and, when it is new, handles it. failure is the handler's own.
+func (c *Consumer[TX]) attempt(
+	ctx context.Context, tx TX, m Queued, h Handler[TX], now time.Time,
+) (marked Marked, failure, err error) {
+	if marked, err = c.store.Mark(ctx, tx, c.cfg.Consumer, m.Event, c.cfg.RefuseStale, now); err == nil && marked == Fresh {
+		failure = guard(ctx, tx, m.Event, h)
+	}
+	return marked, failure, err
+}
+
 // run makes an attempt at m inside a savepoint and records the failure when there is one. blocks tells that the
 // aggregate's next messages must wait. err spoils the whole transaction: the store's, or an outage.
 func (c *Consumer[TX]) run(ctx context.Context, tx TX, m Queued, h Handler[TX], t *tally, now time.Time) (blocks bool, err error) {
 	var marked Marked
-	var failure error // the handler's own
-	err = c.store.Nested(ctx, tx, func(ctx context.Context, tx TX) error {
-		var err error
-		if marked, err = c.store.Mark(ctx, tx, c.cfg.Consumer, m.Event, c.cfg.RefuseStale, now); err != nil {
-			return err
+	var failure error
+	err = c.store.Nested(ctx, tx, func(ctx context.Context, tx TX) (err error) {
+		if marked, failure, err = c.attempt(ctx, tx, m, h, now); err == nil {
+			err = failure
 		}
-		if marked == Fresh {
-			failure = guard(ctx, tx, m.Event, h)
-		}
-		return failure
+		return err
 	})
+	return c.conclude(ctx, tx, m, marked, failure, err, t, now)
+}
+
+// conclude records what came of an attempt.
+func (c *Consumer[TX]) conclude(
+	ctx context.Context, tx TX, m Queued, marked Marked, failure, err error, t *tally, now time.Time,
+) (blocks bool, _ error) {
 	switch {
 	case failure != nil && ctx.Err() != nil:
 		// The transaction's time is over: whose fault it was is found out alone.

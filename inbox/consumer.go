@@ -79,6 +79,7 @@ type Consumer[TX any] struct {
 	handlers map[string]Handler[TX]
 	wake     chan struct{}
 	running  atomic.Bool
+	careful  int                   // by the loop of new messages alone: see commit
 	survived map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
 	stats    struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64

@@ -333,7 +333,7 @@ func TestOnceRefusesAnotherPayloadAndAnUnusableKey(t *testing.T) {
 		if ran, err := inbox.Once(ctx, s, tx, "c", "a", e, nothing); ran || convergo.VerdictOf(err) != convergo.Park {
 			t.Errorf("other payload: %v %v", ran, err)
 		}
-		if ran, err := inbox.Once(ctx, s, tx, "c", strings.Repeat("a", 255), e, nothing); ran || !errors.Is(err, convergo.ErrInvalid) {
+		if ran, err := inbox.Once(ctx, s, tx, "c", strings.Repeat("a", 256), e, nothing); ran || !errors.Is(err, convergo.ErrInvalid) {
 			t.Errorf("long action: %v %v", ran, err)
 		}
 		return nil

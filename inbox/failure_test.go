@@ -407,3 +407,29 @@ func TestAnyMixOfFailuresKeepsOrderAndOnceness(t *testing.T) {
 		})
 	})
 }
+
+// One attempt is one run of the failing handler; the others' first run is undone with it, and they need no attempt for that.
+func TestAFailureSpendsOneAttemptAndTheOthersOfItsBatchNone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		runs := map[string]int{}
+		src := newSource(event("O-1", 1), event("O-2", 1), event("O-3", 1))
+		c, _ := running(t, s, src, inbox.Config{Backoff: convergo.Backoff{Base: 10 * time.Second, Jitter: convergo.NoJitter}},
+			moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
+				tx.Add("written", 1)
+				if runs[e.Aggregate.ID]++; e.Aggregate.ID == "O-2" && runs["O-2"] == 1 {
+					return errWeather
+				}
+				return s.effect(ctx, tx, e)
+			}))
+		settle()
+		same(t, "runs", fmt.Sprint(runs), "map[O-1:2 O-2:1 O-3:1]")
+		same(t, "written", s.number(t, "written"), 2)
+		same(t, "failed attempts", c.Stats().Failed, 1)
+		same(t, "applied", c.Stats().Applied, 2)
+		pass(10 * time.Second)
+		same(t, "runs after the back-off", fmt.Sprint(runs), "map[O-1:2 O-2:2 O-3:1]")
+		same(t, "written", s.number(t, "written"), 3)
+		same(t, "the order that had failed", s.log("O-2"), "[1]")
+	})
+}

@@ -182,12 +182,15 @@ func panicPlace() string {
 	}
 }
 
+// separator is a control character: no event's key has one, so that the marks of Once are never those of events.
+const separator = "\x1f"
+
 type clock struct{} // context key of a consumer's Now
 
 // Once runs fn in tx unless it ran before for (consumer, event, action): for a handler whose event drives several actions,
-// each of which happens once whatever other events, redrives or replays lead to it. The mark is kept under the event's
-// key + "#" + action, in the same transaction as what fn writes; when fn fails both are undone and tx stays usable. ran
-// is false when it ran before. The same key with another payload is a permanent error.
+// each of which happens once whatever other events, redrives or replays lead to it. The mark is kept in the same transaction
+// as what fn writes, under a key that no event can have; when fn fails both are undone and tx stays usable. ran is false when
+// it ran before. The same key with another payload is a permanent error. action keeps the rules of convergo.Key.
 func Once[TX any](
 	ctx context.Context, store Store[TX], tx TX, consumer, action string, event convergo.Event, fn func(ctx context.Context, tx TX) error,
 ) (ran bool, err error) {
@@ -195,10 +198,11 @@ func Once[TX any](
 	if injected, ok := ctx.Value(clock{}).(func() time.Time); ok {
 		now = injected
 	}
-	event.Key += convergo.Key("#" + action)
-	if err := event.Key.Validate(); err != nil {
-		return false, fmt.Errorf("action %q of %s: key %w", action, event.Type, err)
+	if err := errors.Join(convergo.Key(action).Validate(), event.Key.Validate()); err != nil {
+		return false, fmt.Errorf("action %.100q of %s %.100q: %w", action, event.Type, event.Key, err)
 	}
+	key := event.Key
+	event.Key = convergo.Key("once" + separator + action + separator + string(key))
 	event.Version = 0 // the event's own mark has the version
 	err = store.Nested(ctx, tx, func(ctx context.Context, tx TX) error {
 		marked, err := store.Mark(ctx, tx, consumer, event, false, now())
@@ -210,7 +214,7 @@ func Once[TX any](
 			ran = true
 			return fn(ctx, tx)
 		case Mismatch:
-			return convergo.Permanent(fmt.Errorf("action %s: done before for another payload", event.Key))
+			return convergo.Permanent(fmt.Errorf("action %s of %s: done before for another payload", action, key))
 		}
 		return nil
 	})

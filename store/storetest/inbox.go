@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,10 @@ func markOnce[TX any](r *rig[TX]) {
 	copied.MessageID = "another copy" // B27: what makes it the same is its key
 	equal(r, "another copy", r.mark("stock", copied, false), inbox.Duplicate)
 	equal(r, "another event", r.mark("stock", event(order("1"), 2), false), inbox.Fresh)
+	action := e // of inbox.Once: longer than an event's key may be, and with a character that none has
+	action.Key = convergo.Key("once\x1f" + strings.Repeat("a", 255) + "\x1f" + strings.Repeat("k", 255))
+	equal(r, "an action", r.mark("stock", action, false), inbox.Fresh)
+	equal(r, "the action again", r.mark("stock", action, false), inbox.Duplicate)
 	r.update(func(ctx context.Context, tx TX) error { // two copies in one batch, one commit
 		third := event(order("1"), 3)
 		first, err := r.Inbox.Mark(ctx, tx, "stock", third, false, r.base)
