@@ -17,6 +17,7 @@ import (
 type Child struct {
 	Program string
 	Args    []string
+	Env     []string  // added to the environment; what is secret goes here, because arguments are for everybody to read
 	URL     string    // where it will answer
 	Output  io.Writer // its standard output and error
 	// StartTimeout bounds a start until it is ready; default 1 min.
@@ -30,6 +31,7 @@ type Child struct {
 // Start starts the process and returns when it is ready to serve.
 func (c *Child) Start(ctx context.Context) error {
 	cmd := exec.Command(c.Program, c.Args...)
+	cmd.Env = append(cmd.Environ(), c.Env...)
 	said := &tail{to: c.Output}
 	cmd.Stdout, cmd.Stderr = said, said // one and the same writer: os/exec then writes from one goroutine
 	dieWithParent(cmd)
@@ -87,6 +89,21 @@ func (c *Child) Kill() error {
 	err := cmd.Process.Kill()
 	<-done
 	return err
+}
+
+// Pause stops the process with SIGSTOP: it does nothing, and does not know. Resume lets it go on.
+func (c *Child) Pause() error { return c.signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (c *Child) Resume() error { return c.signal(syscall.SIGCONT) }
+
+func (c *Child) signal(s syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cmd == nil {
+		return errors.New("the platform was never started")
+	}
+	return c.cmd.Process.Signal(s)
 }
 
 // Died is closed when the process has ended, however that came.

@@ -17,15 +17,19 @@ import (
 
 // checkCommand is `convergo check`.
 type checkCommand struct {
-	Data   string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform (default: ${default})."`
-	World  string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: DIR/world.db)."`
-	Settle time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
-	JSON   bool          `help:"The equations as JSON."`
+	backends `embed:""`
+	Data     string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform (default: ${default})."`
+	World    string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: DIR/world.db)."`
+	Settle   time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
+	JSON     bool          `help:"The equations as JSON."`
 }
 
 // Run checks and fails when an equation is broken.
 func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
-	checker, err := check.Open(ctx, c.Data, c.World)
+	if err := c.validate(); err != nil {
+		return err
+	}
+	checker, err := openChecker(ctx, c.backends, c.Data, c.World)
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,23 +19,20 @@ import (
 // backends are where a platform keeps its data and through what it speaks. Each flag is also an environment variable,
 // CONVERGO_…, and a key of the configuration file. A flag beats the environment, the environment beats the file.
 type backends struct {
-	Config kong.ConfigFlag `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
-	Data   string          `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
-
+	Config    kong.ConfigFlag   `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
 	Database  string            `placeholder:"URL" help:"Database of a service; {service} stands for its name. sqlite:FILE, postgres://USER:PASSWORD@HOST/DATABASE?schema={service}, mysql://USER:PASSWORD@HOST/convergo_{service} (default: one SQLite file per service in the data folder)."`
 	Databases map[string]string `placeholder:"SERVICE=URL" help:"Databases of single services, before --database."`
 	Broker    string            `placeholder:"URL" help:"embedded:, nats://HOST, kafka://HOST, amqp://HOST, redis://HOST, rocketmq://HOST (default: embedded, a server inside this process)."`
-	Secrets   string            `type:"path" placeholder:"FILE" help:"The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing)."`
 }
 
-// databaseURL is where the service's data is.
-func (b backends) databaseURL(service string) string {
+// databaseURL is where the service's data is; dir is the data folder.
+func (b backends) databaseURL(dir, service string) string {
 	address := b.Databases[service]
 	if address == "" {
 		address = b.Database
 	}
 	if address == "" {
-		address = "sqlite:" + filepath.Join(b.Data, "{service}.db")
+		address = "sqlite:" + filepath.Join(dir, "{service}.db")
 	}
 	return strings.ReplaceAll(address, "{service}", service)
 }
@@ -60,7 +55,7 @@ func (b backends) validate() error {
 		}
 	}
 	for _, service := range serviceNames() {
-		address := b.databaseURL(service)
+		address := b.databaseURL("", service)
 		if scheme, _, ok := strings.Cut(address, ":"); !ok || !slices.Contains(databaseSchemes(), scheme) {
 			return fmt.Errorf("--database %q does not begin with one of %s:", redacted(address), strings.Join(databaseSchemes(), ":, "))
 		}
@@ -73,63 +68,6 @@ func (b backends) validate() error {
 		return fmt.Errorf("--broker %q does not begin with one of %s:", redacted(b.Broker), strings.Join(brokerSchemes(), ":, "))
 	}
 	return nil
-}
-
-// address is a URL that may name several hosts, separated by commas.
-type address struct {
-	url.URL          // Host is empty
-	hosts   []string // with ports where they are given
-}
-
-// parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
-func parseAddress(text string) (address, error) {
-	scheme, rest, found := strings.Cut(text, "://")
-	var hosts string
-	if found {
-		end := strings.IndexAny(rest, "/?#")
-		if end < 0 {
-			end = len(rest)
-		}
-		at := strings.LastIndex(rest[:end], "@") + 1
-		hosts = rest[at:end]
-		text = scheme + "://" + rest[:at] + rest[end:]
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		var wrong *url.Error
-		if errors.As(err, &wrong) {
-			err = wrong.Err // the URL itself, with its password, is not repeated
-		}
-		return address{}, fmt.Errorf("a URL that begins with %q: %w", scheme+":", err)
-	}
-	a := address{URL: *u}
-	if hosts != "" {
-		a.hosts = strings.Split(hosts, ",")
-	}
-	return a, nil
-}
-
-// redacted is an address without its secrets, for logs, errors and `convergo config`.
-func redacted(text string) string {
-	if !strings.Contains(text, "://") {
-		return text
-	}
-	a, err := parseAddress(text)
-	if err != nil {
-		scheme, _, _ := strings.Cut(text, ":")
-		return scheme + ":xxxxx"
-	}
-	query := a.Query()
-	for name := range query {
-		lower := strings.ToLower(name)
-		if slices.ContainsFunc([]string{"password", "secret", "token"}, func(s string) bool { return strings.Contains(lower, s) }) {
-			query.Set(name, "xxxxx")
-			a.RawQuery = query.Encode()
-		}
-	}
-	a.Host = strings.Join(a.hosts, ",")
-	// {service} is for people to read.
-	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
 }
 
 // configFile is the settings of a file. It is strict: a key that no command knows is a mistake that somebody must hear of.

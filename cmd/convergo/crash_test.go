@@ -128,7 +128,7 @@ func survive(t *testing.T, file string, crashes []string) {
 	defer cancel(nil)
 	began := time.Now()
 	d := newCrashDrill(t, file)
-	args := d.child.Args
+	args := d.child().Args
 	playing, enough := make(chan error, 1), atomic.Bool{}
 	var shops []*drill.Shop
 	go func() {
@@ -139,7 +139,7 @@ func survive(t *testing.T, file string, crashes []string) {
 		playing <- err
 	}()
 	for i, crash := range crashes {
-		d.child.Args = append(slices.Clone(args), "--crash-at", crash)
+		d.child().Args = append(slices.Clone(args), "--crash-at", crash)
 		d.dieAt(ctx, t, crash)
 		if i%2 == 0 {
 			// After a power cut the broker is refilled from the outboxes, which would hide what a kill has lost. A kill loses nothing
@@ -147,8 +147,8 @@ func survive(t *testing.T, file string, crashes []string) {
 			d.forget(t)
 		}
 	}
-	d.child.Args = args
-	if err := d.child.Start(ctx); err != nil {
+	d.child().Args = args
+	if err := d.child().Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	crashed := time.Since(began)
@@ -168,7 +168,7 @@ func survive(t *testing.T, file string, crashes []string) {
 	if _, err := d.shop.Client.DiscardPoison(ctx); err != nil { // there is none: whatever is there is an error
 		t.Error(err)
 	}
-	if err := d.child.Stop(30 * time.Second); err != nil {
+	if err := d.child().Stop(30 * time.Second); err != nil {
 		t.Error(err)
 	}
 	converged(ctx, t, d.dir)
@@ -195,10 +195,13 @@ func newCrashDrill(t *testing.T, file string) *theDrill {
 			t.Logf("platform.log:\n%s", text[max(0, len(text)-8000):])
 		}
 	})
-	d.child.Program = file
-	d.child.Args = append(d.child.Args, "--payment-window", "2s")
+	d.child().Program = file
+	d.child().Args = append(d.child().Args, "--payment-window", "2s")
 	return d
 }
+
+// child is the one process of the platform.
+func (d *theDrill) child() *drill.Child { return d.platform.(alone).Child }
 
 // playWaves plays waves of orders until it is enough, at least one.
 func (d *theDrill) playWaves(ctx context.Context, shops *[]*drill.Shop, enough *atomic.Bool) error {
@@ -225,11 +228,11 @@ func (d *theDrill) dieAt(ctx context.Context, t *testing.T, crash string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.child.Start(ctx); err == nil {
+	if err := d.child().Start(ctx); err == nil {
 		deadline := time.NewTimer(time.Minute)
 		defer deadline.Stop()
 		select {
-		case <-d.child.Died():
+		case <-d.child().Died():
 		case <-deadline.C:
 			t.Fatalf("the platform did not pass %s within a minute", crash)
 		case <-ctx.Done():

@@ -17,22 +17,26 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/convergo/convergo/drill"
-	"github.com/convergo/convergo/drill/check"
 	"github.com/convergo/convergo/trade/simulate"
 )
 
 // demoCommand is `convergo demo`.
 type demoCommand struct {
-	Orders  string        `type:"existingfile" placeholder:"FILE.csv" help:"Real orders in the Online Retail format instead of a generated day."`
-	Limit   int           `help:"Use only the first N orders of the file."`
-	Count   int           `default:"600" help:"Orders of a generated day."`
-	Seed    uint64        `default:"1" help:"Seed of the day and of everything that goes wrong."`
-	Buyers  int           `default:"64" help:"Buyers at the same time."`
-	Kills   int           `default:"3" help:"How often the platform is killed with SIGKILL and started again on its data."`
-	Faults  float64       `default:"0.02" help:"Share of handler runs that fail on purpose."`
-	Keep    string        `type:"path" placeholder:"DIR" help:"Keep the data there (a new or empty folder)."`
-	Serve   bool          `help:"Stay up afterwards, until interrupted."`
-	JSON    bool          `help:"The report as JSON on standard output."`
+	backends  `embed:""`
+	Orders    string            `type:"existingfile" placeholder:"FILE.csv" help:"Real orders in the Online Retail format instead of a generated day."`
+	Limit     int               `help:"Use only the first N orders of the file."`
+	Count     int               `default:"600" help:"Orders of a generated day."`
+	Seed      uint64            `default:"1" help:"Seed of the day and of everything that goes wrong."`
+	Buyers    int               `default:"64" help:"Buyers at the same time."`
+	Kills     int               `default:"3" help:"How often the platform is killed with SIGKILL and started again on its data."`
+	Faults    float64           `default:"0.02" help:"Share of handler runs that fail on purpose."`
+	Keep      string            `type:"path" placeholder:"DIR" help:"Keep the data there (a new or empty folder)."`
+	Serve     bool              `help:"Stay up afterwards, until interrupted."`
+	JSON      bool              `help:"The report as JSON on standard output."`
+	Instances int               `default:"2" help:"With a database or broker outside: processes of each service."`
+	Relays    int               `default:"2" help:"With a database or broker outside: relays beside those that the services have."`
+	Disturb   map[string]string `placeholder:"NAME=COMMAND" help:"With a database or broker outside: commands that make something else go wrong, such as one that kills and restarts the broker; each takes its turn with the kills."`
+
 	Timeout time.Duration `default:"10m" help:"Give up, and say BROKEN, when the platform has not converged by then."`
 }
 
@@ -64,7 +68,7 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 	}
 	report.FileAccount, report.Seed = account, c.Seed
 	if !c.Serve {
-		if err := d.child.Stop(30 * time.Second); err != nil {
+		if err := d.platform.Stop(30 * time.Second); err != nil {
 			report.Reasons = append(report.Reasons, err.Error())
 		}
 	}
@@ -77,9 +81,9 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	if c.Serve && ctx.Err() == nil {
-		_, _ = fmt.Fprintf(s.err, "The platform stays up on %s (operator key in %s). Interrupt to stop.\n", d.child.URL, filepath.Join(dir, secretsFile))
+		_, _ = fmt.Fprintf(s.err, "The platform stays up on %s (operator key in %s). Interrupt to stop.\n", d.url, filepath.Join(dir, secretsFile))
 		<-ctx.Done()
-		if err := d.child.Stop(30 * time.Second); err != nil {
+		if err := d.platform.Stop(30 * time.Second); err != nil {
 			return err
 		}
 	}
@@ -103,10 +107,21 @@ func (c demoCommand) validate() error {
 		return errors.New("--limit is for a file: name one with --orders, or say --count for a generated day")
 	case !(c.Faults >= 0 && c.Faults <= 0.5): // NaN is no share either
 		return fmt.Errorf("--faults %v is not between 0 and 0.5", c.Faults)
+	case c.Instances < 1 || c.Instances > 16 || c.Relays < 0 || c.Relays > 64:
+		return fmt.Errorf("--instances %d is not between 1 and 16, or --relays %d not between 0 and 64", c.Instances, c.Relays)
+	case len(c.Disturb) > 0 && !c.manyProcesses():
+		return errors.New("--disturb is for a platform whose database or broker is outside: name one with --config, --database or --broker")
+	case c.manyProcesses() && c.embedded():
+		return errors.New("--broker: many processes need a broker that all of them can reach")
 	case c.Timeout <= 0:
 		return fmt.Errorf("--timeout %v is not positive", c.Timeout)
 	}
-	return nil
+	return c.backends.validate()
+}
+
+// manyProcesses tells whether the platform is to run on databases or a broker that are set up: it is many processes then.
+func (c demoCommand) manyProcesses() bool {
+	return c.Database != "" || len(c.Databases) > 0 || c.Broker != ""
 }
 
 // day is the day to play, and with a file the account of its rows.
@@ -168,7 +183,9 @@ type theDrill struct {
 	demoCommand
 	dir       string
 	shop      *drill.Shop
-	child     *drill.Child
+	platform  platformUnderTest
+	url       string // of the platform
+	journals  []string
 	world     *outsideWorld
 	outside   *http.Server
 	stopWorld func() error
@@ -177,7 +194,8 @@ type theDrill struct {
 	log       *os.File
 
 	kills      []time.Time
-	duplicates int64 // noticed by processes that were killed since
+	disturbed  map[string]int // by what it was
+	duplicates int64          // noticed by processes that were killed since
 	poison     int
 }
 
@@ -207,9 +225,11 @@ func (c demoCommand) newDrill(ctx context.Context, s streams, dir string, day dr
 	if err != nil {
 		return nil, err
 	}
-	d.child = &drill.Child{Program: program, URL: "http://" + address, Output: d.log, Args: c.childArgs(dir, address, worldURL)}
+	if err := d.layOut(ctx, program, address, worldURL); err != nil {
+		return nil, err
+	}
 	transport := &http.Transport{MaxIdleConnsPerHost: c.Buyers + 8}
-	client := &drill.Client{URL: d.child.URL, OperatorKey: secrets.OperatorKey, HTTP: &http.Client{Transport: transport, Timeout: 20 * time.Second}}
+	client := &drill.Client{URL: d.url, OperatorKey: secrets.OperatorKey, HTTP: &http.Client{Transport: transport, Timeout: 20 * time.Second}}
 	d.bar = progressbar.NewOptions(len(day.Orders), progressbar.OptionSetWriter(progressWriter(s)), progressbar.OptionSetDescription("orders"),
 		progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(30))
 	d.shop = &drill.Shop{
@@ -219,12 +239,28 @@ func (c demoCommand) newDrill(ctx context.Context, s streams, dir string, day dr
 	return d, nil
 }
 
-// childArgs are short times: a drill has about a minute.
-func (c demoCommand) childArgs(dir, address, worldURL string) []string {
+// layOut says which processes the platform is made of.
+func (d *theDrill) layOut(ctx context.Context, program, address, worldURL string) (err error) {
+	d.url = "http://" + address
+	if !d.manyProcesses() {
+		args := append([]string{"serve", "--data", d.dir, "--addr", address, "--world", worldURL}, d.drillArgs(0)...)
+		d.platform = alone{&drill.Child{Program: program, URL: d.url, Output: d.log, Args: args}}
+		d.journals = []string{filepath.Join(d.dir, faultsFile)}
+		return nil
+	}
+	f, err := d.newFleet(ctx, program, d.dir, filepath.Join(d.dir, secretsFile), worldURL, address, d.log)
+	if err != nil {
+		return err
+	}
+	d.platform, d.journals = f, f.journals()
+	return nil
+}
+
+// drillArgs are short times: a drill has about a minute. Every instance has a seed of its own.
+func (c demoCommand) drillArgs(instance int) []string {
 	return []string{
-		"serve", "--data", dir, "--addr", address, "--world", worldURL, "--log", "warn", "--rate", "0",
-		"--payment-window", "15s", "--unknown-grace", "500ms", "--track-every", "300ms",
-		"--retry-base", "50ms", "--retry-cap", "500ms", "--fault-rate", fmt.Sprint(c.Faults), "--fault-seed", fmt.Sprint(c.Seed),
+		"--log", "warn", "--rate", "0", "--payment-window", "15s", "--unknown-grace", "500ms", "--track-every", "300ms",
+		"--retry-base", "50ms", "--retry-cap", "500ms", "--fault-rate", fmt.Sprint(c.Faults), "--fault-seed", fmt.Sprint(c.Seed + uint64(instance)),
 	}
 }
 
@@ -268,8 +304,8 @@ func (d *theDrill) openWorld(ctx context.Context, s secrets, shop string) (strin
 
 func (d *theDrill) close() error {
 	var errs []error
-	if d.child != nil {
-		_ = d.child.Kill() // it is stopped already, or is not worth more
+	if d.platform != nil {
+		_ = d.platform.Kill() // it is stopped already, or is not worth more
 	}
 	if d.outside != nil {
 		errs = append(errs, d.outside.Close())
@@ -297,7 +333,7 @@ func (d *theDrill) play(ctx context.Context, timeout time.Duration) *drill.Repor
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := d.child.Start(ctx); err != nil {
+	if err := d.platform.Start(ctx); err != nil {
 		wrong("start", err)
 		return report
 	}
@@ -346,28 +382,33 @@ func (d *theDrill) kill(ctx context.Context, over <-chan struct{}) error {
 			}
 		}
 		if i == 0 {
-			if err := drill.Poison(ctx, filepath.Join(d.dir, "risk.db"), 1, time.Now()); err != nil {
+			if err := poison(ctx, d.databaseURL(d.dir, "risk"), 1); err != nil {
 				return err
 			}
 			d.poison++
 			continue
 		}
-		if err := d.killOnce(ctx); err != nil {
+		if err := d.killOnce(ctx, i-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *theDrill) killOnce(ctx context.Context) error {
+func (d *theDrill) killOnce(ctx context.Context, i int) error {
 	if n, err := d.shop.Client.Duplicates(ctx); err == nil {
 		d.duplicates += n
 	}
 	d.kills = append(d.kills, time.Now().UTC())
-	if err := d.child.Kill(); err != nil {
-		return err
+	what, err := d.platform.disturb(ctx, i)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	return d.child.Start(context.WithoutCancel(ctx))
+	if d.disturbed == nil {
+		d.disturbed = map[string]int{}
+	}
+	d.disturbed[what]++
+	return nil
 }
 
 // quiet: the channel has delivered its notices.
@@ -382,7 +423,7 @@ func (d *theDrill) check(ctx context.Context, report *drill.Report) (err error) 
 	if err != nil {
 		return err
 	}
-	checker, err := check.Open(ctx, d.dir, "")
+	checker, err := openChecker(ctx, d.backends, d.dir, "")
 	if err != nil {
 		return err
 	}
@@ -394,16 +435,22 @@ func (d *theDrill) check(ctx context.Context, report *drill.Report) (err error) 
 	if err != nil {
 		return err
 	}
-	faults, err := drill.ReadJournal(filepath.Join(d.dir, faultsFile))
-	if err != nil {
-		return err
+	var faults []drill.Fault
+	for _, name := range d.journals {
+		noted, err := drill.ReadJournal(name)
+		if err != nil {
+			return err
+		}
+		faults = append(faults, noted...)
 	}
 	stats, err := d.world.Stats(ctx)
 	if err != nil {
 		return err
 	}
 	report.CountFaults(stats.Faults, faults, d.shop.Faults)
-	report.Faults[drill.FaultKill] = len(d.kills)
+	for what, n := range d.disturbed {
+		report.Faults[what] = n
+	}
 	report.Orders, report.Effects = figures.Orders, figures.Effects
 	for class, n := range figures.Receipts {
 		report.Effects[class] = n

@@ -21,6 +21,7 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Check the conservation equations over the raw tables of a data folder."`
 	Relay   relayCommand   `cmd:"" help:"Relay the outbox of an application in any language to a broker."`
 	Replay  replayCommand  `cmd:"" help:"Send again what was sent since a time: fills a broker that lost its data."`
+	Doctor  doctorCommand  `cmd:"" help:"Look whether serve could run with its settings, and what could be lost."`
 	Config  configCommand  `cmd:"" help:"Print the settings that serve would run with, without secrets."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

@@ -114,7 +114,7 @@ func TestDeadLettersAreListedRedrivenAndDiscarded(t *testing.T) {
 	t.Parallel()
 	p := startPlatform(t, t.TempDir(), quickly()...)
 	p.stock("CUP", 500, 10)
-	if err := drill.Poison(t.Context(), filepath.Join(p.dir, "risk.db"), 1, time.Now()); err != nil {
+	if err := poison(t.Context(), "sqlite:"+filepath.Join(p.dir, "risk.db"), 1); err != nil {
 		t.Fatal(err)
 	}
 	var letters map[string]string

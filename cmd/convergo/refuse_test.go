@@ -373,10 +373,10 @@ func TestTheSecondProcessOnAFolderIsToldWhoHoldsIt(t *testing.T) {
 func TestAFailedStartKeepsTheSignOfAnUncleanStop(t *testing.T) {
 	t.Parallel()
 	d := newCrashDrill(t, programFile(t))
-	if err := d.child.Start(t.Context()); err != nil {
+	if err := d.child().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.child.Kill(); err != nil {
+	if err := d.child().Kill(); err != nil {
 		t.Fatal(err)
 	}
 	sign := filepath.Join(d.dir, aliveFile)

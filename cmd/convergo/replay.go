@@ -13,6 +13,7 @@ import (
 // replayCommand is `convergo replay`: a broker that lost its data is filled again from the outboxes.
 type replayCommand struct {
 	backends `embed:""`
+	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder with the databases that are files (default: ${default})."`
 	Services []string `default:"${services}" placeholder:"a,b" help:"Services whose events are sent again (default: all)."`
 	Since    string   `required:"" placeholder:"TIME" help:"Events written at or after this time: RFC 3339 (2026-11-29T08:00:00Z), or how long ago (2h)."`
 }
@@ -58,7 +59,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 }
 
 func (c replayCommand) replay(ctx context.Context, name string, from, now time.Time) (n int, err error) {
-	store, err := openStore(ctx, name, c.databaseURL(name), nil, slog.New(slog.DiscardHandler))
+	store, err := openStore(ctx, name, c.databaseURL(c.Data, name), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	}
 	built := program
 	built.path = filepath.Join(dir, "convergo")
-	code := m.Run()
+	code := servers.Run(m)
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }

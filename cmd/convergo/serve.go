@@ -20,6 +20,8 @@ import (
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
 	backends `embed:""`
+	Data     string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
+	Secrets  string            `type:"path" placeholder:"FILE" help:"The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing)."`
 	Addr     string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
 	Services []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
 	Peers    map[string]string `placeholder:"SERVICE=URL" help:"Where services that run in other processes are reached: requests for them are passed on, and the story of an order is collected from them."`
@@ -102,7 +104,7 @@ func (c serveCommand) greet(s streams, f *folder) {
 func (c serveCommand) filesInFolder() []string {
 	var names []string
 	for _, name := range c.Services {
-		if c.databaseURL(name) == "sqlite:"+filepath.Join(c.Data, name+".db") {
+		if c.databaseURL(c.Data, name) == "sqlite:"+filepath.Join(c.Data, name+".db") {
 			names = append(names, name)
 		}
 	}

@@ -22,7 +22,7 @@ func (d *theDrill) asRunning(t *testing.T) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &running{t: t, url: d.child.URL, dir: d.dir, secrets: secrets, client: &http.Client{Timeout: 20 * time.Second}}
+	return &running{t: t, url: d.url, dir: d.dir, secrets: secrets, client: &http.Client{Timeout: 20 * time.Second}}
 }
 
 // acknowledged is an order that a client was told to be placed, with what he would repeat.
@@ -93,7 +93,7 @@ func (p *running) still(placed []acknowledged) {
 func TestSigtermFinishesWhatIsInFlightAndExitsWithZero(t *testing.T) {
 	t.Parallel()
 	d := newCrashDrill(t, programFile(t))
-	if err := d.child.Start(t.Context()); err != nil {
+	if err := d.child().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p := d.asRunning(t)
@@ -103,18 +103,18 @@ func TestSigtermFinishesWhatIsInFlightAndExitsWithZero(t *testing.T) {
 	buyers, done := p.buyers(16), make(chan struct{})
 	go func() { placed = p.hurry(buyers, "CUP", &progress); close(done) }()
 	eventually(t, 30*time.Second, "orders come in", func() bool { return progress.Load() >= 50 })
-	if err := d.child.Stop(30 * time.Second); err != nil { // not only that it ends, but with exit code 0
+	if err := d.child().Stop(30 * time.Second); err != nil { // not only that it ends, but with exit code 0
 		t.Error(err)
 	}
 	<-done
 	if _, err := os.Stat(filepath.Join(d.dir, aliveFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the sign of an unclean stop is there: %v", err)
 	}
-	if err := d.child.Start(t.Context()); err != nil {
+	if err := d.child().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p.still(placed)
-	if err := d.child.Stop(30 * time.Second); err != nil {
+	if err := d.child().Stop(30 * time.Second); err != nil {
 		t.Error(err)
 	}
 }
@@ -122,8 +122,8 @@ func TestSigtermFinishesWhatIsInFlightAndExitsWithZero(t *testing.T) {
 func TestSigkillLosesNothingThatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	d := newCrashDrill(t, programFile(t))
-	d.child.Args = append(d.child.Args, "--payment-window", "1h") // nothing closes while it is looked at
-	if err := d.child.Start(t.Context()); err != nil {
+	d.child().Args = append(d.child().Args, "--payment-window", "1h") // nothing closes while it is looked at
+	if err := d.child().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p := d.asRunning(t)
@@ -133,11 +133,11 @@ func TestSigkillLosesNothingThatWasAcknowledged(t *testing.T) {
 	buyers, done := p.buyers(16), make(chan struct{})
 	go func() { placed = p.hurry(buyers, "CUP", &progress); close(done) }()
 	eventually(t, 30*time.Second, "orders come in", func() bool { return progress.Load() >= 50 })
-	if err := d.child.Kill(); err != nil {
+	if err := d.child().Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-done
-	if err := d.child.Start(t.Context()); err != nil {
+	if err := d.child().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p.still(placed)
@@ -147,7 +147,7 @@ func TestSigkillLosesNothingThatWasAcknowledged(t *testing.T) {
 		}
 	}
 	p.settled(serviceNames()...)
-	if err := d.child.Stop(30 * time.Second); err != nil {
+	if err := d.child().Stop(30 * time.Second); err != nil {
 		t.Error(err)
 	}
 	converged(t.Context(), t, d.dir)
@@ -213,15 +213,15 @@ func TestABrokerThatLostEventsIsRefilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newCrashDrill(t, programFile(t))
-			d.child.Args = append(d.child.Args, "--payment-window", "1h")
-			args := d.child.Args
-			if err := d.child.Start(t.Context()); err != nil {
+			d.child().Args = append(d.child().Args, "--payment-window", "1h")
+			args := d.child().Args
+			if err := d.child().Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			p := d.asRunning(t)
 			p.stock("CUP", 500, 1000)
 			buyers := p.buyers(16)
-			if err := d.child.Stop(30 * time.Second); err != nil {
+			if err := d.child().Stop(30 * time.Second); err != nil {
 				t.Fatal(err)
 			}
 			earlier := filepath.Join(t.TempDir(), "earlier")
@@ -229,19 +229,19 @@ func TestABrokerThatLostEventsIsRefilled(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			d.child.Args = append(args, "--crash-at", "order/relay.settled:5")
-			if err := d.child.Start(t.Context()); err != nil {
+			d.child().Args = append(args, "--crash-at", "order/relay.settled:5")
+			if err := d.child().Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			var progress atomic.Int64
 			placed := p.hurry(buyers, "CUP", &progress) // until it dies
-			<-d.child.Died()
+			<-d.child().Died()
 			t.Logf("%d orders were acknowledged when it died", len(placed))
 			if err := lose(d, earlier); err != nil {
 				t.Fatal(err)
 			}
-			d.child.Args = args
-			if err := d.child.Start(t.Context()); err != nil {
+			d.child().Args = args
+			if err := d.child().Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for _, o := range placed {
@@ -250,7 +250,7 @@ func TestABrokerThatLostEventsIsRefilled(t *testing.T) {
 				}
 			}
 			p.settled(serviceNames()...)
-			if err := d.child.Stop(30 * time.Second); err != nil {
+			if err := d.child().Stop(30 * time.Second); err != nil {
 				t.Error(err)
 			}
 			converged(t.Context(), t, d.dir)

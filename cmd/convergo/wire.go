@@ -77,7 +77,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	if err = p.oweRefill(); err != nil {
 		return nil, err
 	}
-	p.broker, err = connectBroker(ctx, cfg.brokerURL(), brokerOptions{dir: f.file(brokerFolder), maxAge: cfg.KeepBroker, probe: p.probe, log: log})
+	p.broker, err = connectBroker(ctx, cfg.brokerURL(), brokerOptions{dir: f.file(brokerFolder), maxAge: cfg.KeepBroker, unclaimed: unheard(), probe: p.probe, log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 // openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	probe := slowDisk(p.cfg.CommitDelay, p.probe)
-	store, err := openStore(ctx, name, p.cfg.databaseURL(name), probe, p.log)
+	store, err := openStore(ctx, name, p.cfg.databaseURL(p.cfg.Data, name), probe, p.log)
 	if err != nil {
 		return nil, err
 	}

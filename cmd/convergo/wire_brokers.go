@@ -4,11 +4,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/embedded"
+	"github.com/convergo/convergo/broker/nats"
+	"github.com/convergo/convergo/broker/rabbitmq"
+	"github.com/convergo/convergo/broker/redis"
+	"github.com/convergo/convergo/broker/rocketmq"
 	"github.com/convergo/convergo/inbox"
 	"github.com/convergo/convergo/relay"
 )
@@ -33,14 +39,26 @@ type connected struct {
 }
 
 // brokerSchemes are the brokers that --broker can name.
-func brokerSchemes() []string { return []string{"embedded"} }
+func brokerSchemes() []string {
+	return slices.Sorted(maps.Keys(connectors()))
+}
 
 // brokerOptions are what is asked of every broker.
 type brokerOptions struct {
-	dir    string        // of an embedded one
-	maxAge time.Duration // how long it keeps an event
-	probe  convergo.Probe
-	log    *slog.Logger
+	dir       string             // of an embedded one
+	maxAge    time.Duration      // how long it keeps an event
+	unclaimed []convergo.Subject // events that nobody need subscribe to
+	probe     convergo.Probe
+	log       *slog.Logger
+}
+
+// connector opens one kind of broker. It takes what it understands out of q; what is left in q is refused.
+type connector func(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error)
+
+func connectors() map[string]connector {
+	return map[string]connector{
+		"embedded": connectEmbedded, "nats": connectNATS, "redis": connectRedis, "amqp": connectRabbitMQ, "rocketmq": connectRocketMQ,
+	}
 }
 
 // connectBroker opens the broker at the address.
@@ -49,16 +67,106 @@ func connectBroker(ctx context.Context, text string, o brokerOptions) (*connecte
 	if err != nil {
 		return nil, fmt.Errorf("--broker: %w", err)
 	}
-	switch a.Scheme {
-	case "embedded":
-		b, err := embedded.Open(ctx, embedded.Config{Dir: o.dir, MaxAge: o.maxAge, SyncInterval: syncInterval, Log: o.log, Probe: o.probe})
-		if err != nil {
-			return nil, err
-		}
-		return &connected{broker: b, inside: b, close: func() error { b.Close(); return nil }}, nil
-	default:
+	connect, ok := connectors()[a.Scheme]
+	if !ok {
 		return nil, fmt.Errorf("--broker %s: there is no broker %q; there are %s", redacted(text), a.Scheme, strings.Join(brokerSchemes(), ", "))
 	}
+	q, err := queryOf(a)
+	if err != nil {
+		return nil, fmt.Errorf("--broker %s: %w", redacted(text), err)
+	}
+	c, err := connect(ctx, a, q, o)
+	if err != nil {
+		return nil, fmt.Errorf("broker %s: %w", redacted(text), err)
+	}
+	return c, nil
+}
+
+func connectEmbedded(ctx context.Context, _ address, q *query, o brokerOptions) (*connected, error) {
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := embedded.Open(ctx, embedded.Config{Dir: o.dir, MaxAge: o.maxAge, SyncInterval: syncInterval, Log: o.log, Probe: o.probe})
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, inside: b, close: func() error { b.Close(); return nil }}, nil
+}
+
+func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
+	user, password := a.account()
+	servers := make([]string, len(a.hosts))
+	for i, host := range a.hosts {
+		servers[i] = "nats://" + host
+	}
+	cfg := nats.Config{
+		URL: strings.Join(servers, ","), User: user, Password: password, Token: q.text("token"), CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
+		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.number("partitions"), Replicas: q.number("replicas"),
+		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+	}
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := nats.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, close: b.Close}, nil
+}
+
+func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
+	user, password := a.account()
+	cfg := redis.Config{
+		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.number("partitions"),
+		Replicas: q.number("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+	}
+	if socket := q.text("socket"); socket != "" {
+		cfg.Addr = socket
+	}
+	if cfg.Primary != "" {
+		cfg.Sentinels = a.hosts
+	}
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := redis.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, close: b.Close}, nil
+}
+
+func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
+	user, password := a.account()
+	cfg := rabbitmq.Config{
+		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
+		Partitions: q.number("partitions"), Replicas: q.number("replicas"), Classic: q.flag("classic"), Unclaimed: append(q.subjects("unclaimed"), o.unclaimed...),
+		Log: o.log, Probe: o.probe,
+	}
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := rabbitmq.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, close: func() error { b.Close(); return nil }}, nil
+}
+
+func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
+	key, secret := a.account()
+	cfg := rocketmq.Config{
+		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.number("partitions"), TLS: q.tls(),
+		Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}, LockTerm: q.duration("lease"), Log: o.log, Probe: o.probe,
+	}
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := rocketmq.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, close: b.Close}, nil
 }
 
 // warn logs the settings under which the broker can lose what it confirmed.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/trade"
 	"github.com/convergo/convergo/trade/channel"
 	"github.com/convergo/convergo/trade/coupon"
@@ -100,6 +101,17 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 		err = fmt.Errorf("there is no service %q", name)
 	}
 	return err
+}
+
+// unheard are the events that no service of the platform listens to. Where a broker keeps only what somebody is waiting for, they
+// count as sent when nobody is.
+func unheard() (subjects []convergo.Subject) {
+	for _, eventType := range []string{
+		trade.OrderCompleted, trade.StockDeducted, trade.StockReleased, trade.StockReturned, trade.CouponRedeemed, trade.CouponReturned, trade.ShipmentCanceled,
+	} {
+		subjects = append(subjects, convergo.Subject{Topic: trade.TopicOf(eventType), Type: eventType})
+	}
+	return subjects
 }
 
 // prefixesOf are the first path elements that a service serves, whether it runs here or not.

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// address is a URL that may name several hosts, separated by commas.
+type address struct {
+	url.URL          // Host is empty
+	hosts   []string // with ports where they are given
+}
+
+// parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
+func parseAddress(text string) (address, error) {
+	scheme, rest, found := strings.Cut(text, "://")
+	var hosts string
+	if found {
+		end := strings.IndexAny(rest, "/?#")
+		if end < 0 {
+			end = len(rest)
+		}
+		at := strings.LastIndex(rest[:end], "@") + 1
+		hosts = rest[at:end]
+		text = scheme + "://" + rest[:at] + rest[end:]
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		var wrong *url.Error
+		if errors.As(err, &wrong) {
+			err = wrong.Err // the URL itself, with its password, is not repeated
+		}
+		return address{}, fmt.Errorf("a URL that begins with %q: %w", scheme+":", err)
+	}
+	a := address{URL: *u}
+	if hosts != "" {
+		a.hosts = strings.Split(hosts, ",")
+	}
+	return a, nil
+}
+
+// redacted is an address without its secrets, for logs, errors and `convergo config`.
+func redacted(text string) string {
+	if !strings.Contains(text, "://") {
+		return text
+	}
+	a, err := parseAddress(text)
+	if err != nil {
+		scheme, _, _ := strings.Cut(text, ":")
+		return scheme + ":xxxxx"
+	}
+	query := a.Query()
+	for name := range query {
+		lower := strings.ToLower(name)
+		if slices.ContainsFunc([]string{"password", "secret", "token"}, func(s string) bool { return strings.Contains(lower, s) }) {
+			query.Set(name, "xxxxx")
+			a.RawQuery = query.Encode()
+		}
+	}
+	a.Host = strings.Join(a.hosts, ",")
+	// {service} is for people to read.
+	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
+}
+
+// account is the user and the password.
+func (a address) account() (user, password string) {
+	password, _ = a.User.Password()
+	return a.User.Username(), password
+}
+
+// host is the first host, with the port if it names none.
+func (a address) host(port string) string {
+	if len(a.hosts) == 0 {
+		return "127.0.0.1:" + port
+	}
+	if strings.LastIndex(a.hosts[0], ":") > strings.LastIndex(a.hosts[0], "]") {
+		return a.hosts[0]
+	}
+	return a.hosts[0] + ":" + port
+}
+
+// query is an address's ?name=value&… It is read name by name; what nobody has read at the end is a mistake.
+type query struct {
+	values url.Values
+	read   map[string]bool
+	errs   []error
+}
+
+func queryOf(a address) (*query, error) {
+	values, err := url.ParseQuery(a.RawQuery)
+	return &query{values: values, read: map[string]bool{}}, err
+}
+
+func (q *query) text(name string) string {
+	q.read[name] = true
+	return q.values.Get(name)
+}
+
+func (q *query) number(name string) int {
+	text := q.text(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		q.errs = append(q.errs, fmt.Errorf("?%s=%s is not a number", name, text))
+	}
+	return n
+}
+
+func (q *query) duration(name string) time.Duration {
+	text := q.text(name)
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		q.errs = append(q.errs, fmt.Errorf("?%s=%s is not a duration such as 10s", name, text))
+	}
+	return d
+}
+
+func (q *query) flag(name string) bool {
+	text := q.text(name)
+	if text == "" {
+		return false
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		q.errs = append(q.errs, fmt.Errorf("?%s=%s is neither true nor false", name, text))
+	}
+	return on
+}
+
+// subjects reads topic.type,topic.*
+func (q *query) subjects(name string) (all []convergo.Subject) {
+	for text := range strings.SplitSeq(q.text(name), ",") {
+		if text == "" {
+			continue
+		}
+		topic, eventType, _ := strings.Cut(text, ".")
+		s := convergo.Subject{Topic: topic, Type: strings.TrimSuffix(eventType, "*")}
+		if err := s.Validate(); err != nil {
+			q.errs = append(q.errs, fmt.Errorf("?%s: %w", name, err))
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// tls reads ?tls=true, ?ca=FILE, ?cert=FILE&key=FILE and ?server_name=NAME; nil without any of them.
+func (q *query) tls() *tls.Config {
+	on, ca, cert, key, name := q.flag("tls"), q.text("ca"), q.text("cert"), q.text("key"), q.text("server_name")
+	if !on && ca == "" && cert == "" && key == "" && name == "" {
+		return nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			q.errs = append(q.errs, fmt.Errorf("?ca: %w", err))
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if err == nil && !cfg.RootCAs.AppendCertsFromPEM(text) {
+			q.errs = append(q.errs, fmt.Errorf("?ca=%s holds no certificate", ca))
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			q.errs = append(q.errs, fmt.Errorf("?cert and ?key: %w", err))
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg
+}
+
+// end tells what was wrong, and what nobody has read.
+func (q *query) end() error {
+	for _, name := range slices.Sorted(maps.Keys(q.values)) {
+		if !q.read[name] {
+			q.errs = append(q.errs, fmt.Errorf("?%s is not understood; there are %s", name, strings.Join(slices.Sorted(maps.Keys(q.read)), ", ")))
+		}
+	}
+	return errors.Join(q.errs...)
+}
