@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -244,6 +245,38 @@ func TestAnotherProgramInsertsEventsByPlainSQL(t *testing.T) {
 	same(t, "claimed", len(c.Events), 100)
 	same(t, "its payload", string(c.Events[99].Event.Payload), "{}")
 	same(t, "its aggregate", c.Events[99].Event.Aggregate, a)
+}
+
+// AUTOINCREMENT goes on from the highest id there ever was: one row at the end of the numbers would be the last of all.
+func TestAnotherProgramCannotUseUpTheIDs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "order.db")
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Relaxed: true})
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	db := foreign(t, path)
+	a := convergo.Aggregate{Type: "order", ID: "7"}
+	insert := func(id any, n int) error {
+		key, aggregate := convergo.KeyFor("OrderPaid", "7", int64(n)).Digest(), a.Digest()
+		_, err := db.Exec(`INSERT INTO outbox_event (id, created_at, lane, key_digest, aggregate_digest, topic, type, aggregate_type, aggregate_id,
+			message_id, event_key, payload) VALUES (?, 1, ?, ?, ?, 'order', 'OrderPaid', 'order', '7', ?, ?, '{}')`,
+			id, int(a.Lane()), key[:], aggregate[:], fmt.Sprint("m", n), fmt.Sprint("k", n))
+		return err
+	}
+	for n, id := range []int64{math.MaxInt64, 1<<62 + 1, 0, -1} {
+		if err := insert(id, n); err == nil {
+			t.Errorf("an event with the id %d was accepted", id)
+		}
+	}
+	must(t, insert(nil, 10))
+	must(t, insert(int64(1<<61), 11)) // foolish, and there is room for as many again
+	must(t, insert(nil, 12))
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+		e := convergo.Event{
+			MessageID: "m", Key: "k", Type: "OrderPaid", Topic: "order", Aggregate: a, Payload: []byte("{}"), CreatedAt: time.Now(),
+		}
+		_, err := s.Insert(ctx, tx, []convergo.Event{e})
+		return err
+	}))
 }
 
 func TestARowOfAnotherProgramThatCannotBeReadStopsNobody(t *testing.T) {
