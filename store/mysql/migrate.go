@@ -1,0 +1,122 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/pressly/goose/v3"
+)
+
+// setName of migrations is part of a table's name.
+var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
+
+// Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, with a version table
+// "goose_<set>" of its own. Processes that start together do it one after another. A database that has a migration which fsys
+// lacks is refused with ErrNewer, before anything is written.
+//
+// Portable text is fitted to the server: a CREATE TABLE that names no collation gets the one that compares bytes, whatever the
+// database's default is, and InnoDB; TEXT becomes LONGTEXT, for MySQL's holds 64 KiB only. MySQL commits at each statement that
+// changes the schema, so a migration that was interrupted is half done; write statements that can be run again, or restore.
+func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
+	if s.opts.ReadOnly {
+		return fmt.Errorf("mysql store %s: migrate %s: %w", s.opts.Name, set, ErrReadOnly)
+	}
+	if err := s.migrate(ctx, set, fsys); err != nil {
+		return s.fail("migrate", err)
+	}
+	return nil
+}
+
+// migrationWait is how long a process waits for another one that migrates the same database.
+const migrationWait = 2 * time.Minute
+
+func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error) {
+	if err = s.refuseNewer(ctx, set, fsys); err != nil {
+		return err
+	}
+	provider, err := s.provide(set, fsys)
+	if err != nil {
+		return err
+	}
+	unlock, err := s.lockMigrations(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	done, err := provider.Up(ctx)
+	for _, m := range done {
+		s.opts.Log.DebugContext(ctx, "migrated",
+			slog.String("store", s.opts.Name), slog.String("set", set), slog.Int64("version", m.Source.Version))
+	}
+	if err != nil {
+		return fmt.Errorf("set %s: %w", set, explain(err))
+	}
+	return nil
+}
+
+// lockMigrations takes a named lock of the server; it belongs to a connection, which is kept for as long.
+func (s *Store) lockMigrations(ctx context.Context) (unlock func() error, err error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var got sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('convergo.', SHA1(DATABASE())), ?)", int64(migrationWait/time.Second)).Scan(&got)
+	if err == nil && got.Int64 != 1 {
+		err = errors.New("another process is migrating the database and does not come to an end")
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(CONCAT('convergo.', SHA1(DATABASE())))")
+		return errors.Join(err, conn.Close())
+	}, nil
+}
+
+func (s *Store) provide(set string, fsys fs.FS) (*goose.Provider, error) {
+	if !setName.MatchString(set) {
+		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
+	}
+	provider, err := goose.NewProvider(goose.DialectMySQL, s.db, fitted{fsys, s.server.collation()},
+		goose.WithTableName("goose_"+set), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, fmt.Errorf("set %s: %w", set, err)
+	}
+	return provider, nil
+}
+
+// refuseNewer looks without writing.
+func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) error {
+	provider, err := s.provide(set, fsys)
+	if err != nil {
+		return err
+	}
+	var there int
+	err = s.db.QueryRowContext(ctx,
+		"SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", "goose_"+set).Scan(&there)
+	if err != nil {
+		return fmt.Errorf("read the schema: %w", err)
+	}
+	if there == 0 {
+		return nil
+	}
+	var version int64
+	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
+	if err != nil {
+		return fmt.Errorf("read the version of set %s: %w", set, err)
+	}
+	sources := provider.ListSources()
+	if newest := sources[len(sources)-1].Version; version > newest {
+		return fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer)
+	}
+	return nil
+}

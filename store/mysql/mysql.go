@@ -1,0 +1,247 @@
+// Package mysql keeps the engine's rows, and a service's own, in a database of MySQL (8.0.17 and later, 9) or MariaDB (10.6 and
+// later), InnoDB. Every writing transaction is READ COMMITTED, set for the transaction and never for the server; one that the
+// database aborts to end a deadlock is run again. Texts are compared as bytes, whatever the server's collation is.
+//
+// What a commit survives is the server's to say: Check tells of settings under which it can lose one.
+package mysql
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/sqltext"
+)
+
+// Errors that a caller can tell apart with errors.Is.
+var (
+	// ErrNewer: a newer version of the program has changed the database's tables. Nothing was written.
+	ErrNewer = errors.New("the database was written by a newer version of this program: use that version or a copy made before it")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("store is closed")
+	// ErrTxDone: a transaction was used after the function that it was given to had returned.
+	ErrTxDone = errors.New("transaction is over")
+	// ErrReadOnly: the store was opened with Options.ReadOnly.
+	ErrReadOnly = errors.New("store is open for reading only")
+	// ErrAborted: the database has rolled the transaction back, to end a deadlock or because a lock could not be had. Update
+	// tries again by itself; it returns this when the tries are used up, and inside a transaction every later statement does.
+	ErrAborted = errors.New("the database has aborted the transaction, nothing was kept")
+	// ErrUnsupported: the server is too old, or none that is known.
+	ErrUnsupported = errors.New("server is not supported: MySQL 8.0.17 or MariaDB 10.6 is needed")
+)
+
+// Options of a store; the zero value is fit for production.
+type Options struct {
+	// Name is the service's name in errors and probe points ("order.commit.before"). Default: the database's name.
+	Name string
+	// MaxConns is how many connections are open at most. Default 32.
+	MaxConns int
+	// LockWait is how long a statement waits for a row that another transaction has locked, in whole seconds. Then the
+	// transaction is rolled back and tried again. Default 10 s.
+	LockWait time.Duration
+	// TLS of the connections; it goes before the tls parameter of the DSN. Default: what the DSN says.
+	TLS *tls.Config
+	// ReadOnly opens an existing database for View and the reading methods only. Nothing is migrated.
+	ReadOnly bool
+	// Probe is called at "<Name>.commit.before" and "<Name>.commit.after". Default none.
+	Probe convergo.Probe
+	// Log gets what an operator should know. Default: nothing.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults(database string) Options {
+	if o.Name == "" {
+		o.Name = database
+	}
+	if o.MaxConns <= 0 {
+		o.MaxConns = 32
+	}
+	if o.LockWait < time.Second {
+		o.LockWait = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+//go:embed queries.sql
+var queryFile embed.FS
+
+// Store is one database. It implements outbox.Store, relay.Store, inbox.Store, inbox.Parking and idempotency.Store for
+// convergo.Tx, and the operators' methods of package ops; Calls gives outside.Store. Safe for concurrent use, and any number of
+// processes may have the same database open.
+type Store struct {
+	opts   Options
+	sql    sqltext.Set
+	db     *sql.DB
+	server server
+	floor  floor
+
+	mu     sync.Mutex
+	closed bool
+	events []func() // wake-ups after commits that made an event pending or delayed
+	calls  []func() // wake-ups after commits that made an outgoing call possible
+
+	counts counts // see Stats
+}
+
+// Open connects, applies the engine's migrations and starts no goroutine. The DSN is the driver's
+// ("user:password@tcp(host:3306)/database?tls=true") or a URL ("mysql://user:password@host:3306/database?tls=true"), and names the
+// database, which must exist: see CreateDatabase. Neither it nor the password shows in an error. A database that a newer version
+// has written is refused with ErrNewer before anything is written to it.
+func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
+	cfg, err := configure(dsn, opts)
+	if err != nil {
+		return nil, fmt.Errorf("mysql store: %w", err)
+	}
+	if cfg.DBName == "" {
+		return nil, errors.New("mysql store: the DSN names no database: end it with /database")
+	}
+	s := &Store{opts: opts.withDefaults(cfg.DBName)}
+	if err := s.open(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("mysql store %s at %s: %w", s.opts.Name, cfg.Addr, explain(err))
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context, cfg *mysql.Config) (err error) {
+	if s.sql, err = sqltext.Load(queryFile, "queries.sql", sqltext.MySQL); err != nil {
+		return err
+	}
+	engine, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		return err
+	}
+	if s.db, err = openPool(cfg, s.opts, &s.counts); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = s.db.Close()
+		}
+	}()
+	if s.server, err = lookAt(ctx, s.db); err != nil {
+		return err
+	}
+	if s.opts.ReadOnly {
+		return s.refuseNewer(ctx, "engine", engine)
+	}
+	return s.migrate(ctx, "engine", engine)
+}
+
+// Close waits for the statements that have begun, then closes the connections. Later calls are ErrClosed. Idempotent.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	was := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if was {
+		return nil
+	}
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("mysql store %s: close: %w", s.opts.Name, err)
+	}
+	return nil
+}
+
+// Dialect is sqltext.MySQL.
+func (s *Store) Dialect() sqltext.Dialect { return sqltext.MySQL }
+
+// OnEvents has wake called after each commit of this process that made an event pending or delayed, for example with a relay's
+// Wake. It must not block. Commits of other processes are found by polling.
+func (s *Store) OnEvents(wake func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, wake)
+}
+
+// OnCalls has wake called after each commit of this process that made an outgoing call possible. It must not block.
+func (s *Store) OnCalls(wake func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, wake)
+}
+
+func (s *Store) wakeEvents() { s.wake(&s.events) }
+func (s *Store) wakeCalls()  { s.wake(&s.calls) }
+
+func (s *Store) wake(list *[]func()) {
+	s.mu.Lock()
+	wakes := *list
+	s.mu.Unlock()
+	for _, wake := range wakes {
+		wake()
+	}
+}
+
+// Numbers of the server's errors that mean something here
+// (https://dev.mysql.com/doc/mysql-errors/9.3/en/server-error-reference.html).
+const (
+	numberLockWait  = 1205 // ER_LOCK_WAIT_TIMEOUT
+	numberDeadlock  = 1213 // ER_LOCK_DEADLOCK
+	numberNoSuper   = 1419 // ER_BINLOG_CREATE_ROUTINE_NEED_SUPER
+	numberNoDB      = 1049 // ER_BAD_DB_ERROR
+	numberTooLong   = 1406 // ER_DATA_TOO_LONG
+	numberReadOnly  = 1290 // ER_OPTION_PREVENTS_STATEMENT
+	numberReadOnly2 = 1836 // ER_READ_ONLY_MODE
+	numberShutdown  = 1053 // ER_SERVER_SHUTDOWN
+)
+
+func numberOf(err error) uint16 {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+// explain adds what can be done about an error of the server.
+func explain(err error) error {
+	switch numberOf(err) {
+	case numberNoSuper:
+		return fmt.Errorf("the server lets only a privileged user create a trigger while it writes a binary log: "+
+			"SET GLOBAL log_bin_trust_function_creators = ON, or open the store once as such a user: %w", err)
+	case numberNoDB:
+		return fmt.Errorf("create the database first: %w", err)
+	}
+	return err
+}
+
+// fail is err with the store's name and what was being done. A server that cannot be reached, or that takes no writes now, says
+// nothing about what was asked of it.
+func (s *Store) fail(what string, err error) error {
+	if errors.Is(err, sql.ErrConnDone) || s.isClosed() {
+		err = errors.Join(ErrClosed, err)
+	}
+	wrapped := fmt.Errorf("mysql store %s: %s: %w", s.opts.Name, what, explain(err))
+	if unreachable(err) {
+		return convergo.Unreachable(wrapped)
+	}
+	return wrapped
+}
+
+func (s *Store) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// counts are what Stats shows.
+type counts struct {
+	commits, statements, repeats, deadlocks, waits atomic.Int64
+}

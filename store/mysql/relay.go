@@ -1,0 +1,263 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+)
+
+// promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
+const promoteMost = 1000
+
+// Claim implements relay.Store. With nothing to do it is one statement, else two, in no transaction: what it reads is changed by the
+// leases' owner alone, an operator's redrive or discard aside, and whichever of the two states of a queue that shows, an event
+// comes out in its place or is held: queues are read before lanes, and a held event goes to the queue's end. Nothing it reads
+// grows with what is not claimed.
+func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
+	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
+	for _, l := range leases {
+		if l.Lane < convergo.Lanes {
+			c.lanes = append(c.lanes, int64(l.Lane))
+		}
+	}
+	slices.Sort(c.lanes)
+	c.lanes = slices.Compact(c.lanes)
+	if err := c.run(ctx); err != nil {
+		return relay.Claim{}, s.fail("claim", err)
+	}
+	return c.result, nil
+}
+
+type claiming struct {
+	store   *Store
+	lanes   []int64
+	perLane int
+	now     int64
+	result  relay.Claim
+}
+
+// laneState is what NextDue tells of a lane; 0 is none.
+type laneState struct {
+	lane           int64
+	first, stop    int64 // seq of its first pending row, and of the one that is one too many
+	delayed, retry int64 // when the next delayed event and the next retry are due
+}
+
+func (c *claiming) run(ctx context.Context) error {
+	if len(c.lanes) == 0 {
+		return ctx.Err()
+	}
+	states, err := c.look(ctx, 0)
+	if err != nil {
+		return err
+	}
+	anyDue := slices.ContainsFunc(states, func(l laneState) bool { return due(l.delayed, c.now) || due(l.retry, c.now) })
+	if anyDue {
+		if states, err = c.work(ctx, states); err != nil {
+			return err
+		}
+	}
+	if err = c.pending(ctx, states); err != nil {
+		return err
+	}
+	if anyDue {
+		if states, err = c.look(ctx, c.now); err != nil {
+			return err
+		}
+	}
+	next := int64(0)
+	for _, l := range states {
+		for _, at := range []int64{l.delayed, l.retry} {
+			if at != 0 && (next == 0 || at < next) {
+				next = at
+			}
+		}
+	}
+	c.result.NextDue = convergo.FromMicros(next)
+	return nil
+}
+
+// work promotes what is due and reads the due queues; then the lanes look different.
+func (c *claiming) work(ctx context.Context, states []laneState) ([]laneState, error) {
+	var delayed []int64
+	for _, l := range states {
+		if due(l.delayed, c.now) {
+			delayed = append(delayed, l.lane)
+		}
+	}
+	if len(delayed) > 0 {
+		if err := c.promote(ctx, delayed); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range states {
+		if due(l.retry, c.now) {
+			if err := c.queues(ctx, l.lane); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(delayed) == 0 {
+		return states, nil
+	}
+	return c.look(ctx, 0)
+}
+
+// due: 0 is none.
+func due(at, now int64) bool { return at != 0 && at <= now }
+
+// look reads the states of the lanes; delayed and retry are the next ones after a time.
+func (c *claiming) look(ctx context.Context, after int64) ([]laneState, error) {
+	s := c.store
+	floor, swept := s.floor.begin(c.lanes)
+	states, err := list(ctx, s.db, func(rows *sql.Rows) (l laneState, err error) {
+		var first, stop, delayed, retry sql.NullInt64
+		err = rows.Scan(&l.lane, &first, &stop, &delayed, &retry)
+		l.first, l.stop, l.delayed, l.retry = first.Int64, stop.Int64, delayed.Int64, retry.Int64
+		return l, err
+	}, s.with("NextDue", ":lanes", numbers(c.lanes)), floor, floor, c.perLane, after, after)
+	if err != nil {
+		return nil, fmt.Errorf("NextDue: %w", err)
+	}
+	swept(states)
+	return states, nil
+}
+
+// pending reads the head of each lane.
+func (c *claiming) pending(ctx context.Context, states []laneState) error {
+	stop := map[int64]int64{}
+	var ranges []string
+	for _, l := range states {
+		if l.first == 0 {
+			continue
+		}
+		last := int64(math.MaxInt64)
+		if l.stop != 0 {
+			c.result.More = true
+			last = l.stop - 1
+		}
+		stop[l.lane] = last
+		ranges = append(ranges, "p.lane="+strconv.FormatInt(l.lane, 10)+
+			" AND p.seq BETWEEN "+strconv.FormatInt(l.first, 10)+" AND "+strconv.FormatInt(last, 10))
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	found, err := list(ctx, c.store.db, func(rows *sql.Rows) (p relay.Pending, err error) {
+		p.Event, err = scanEvent(rows, &p.Seq, &p.Lane, &p.Held)
+		return p, err
+	}, c.store.with("ClaimLanes", ":ranges", strings.Join(ranges, " OR ")))
+	if err != nil {
+		return fmt.Errorf("ClaimLanes: %w", err)
+	}
+	slices.SortFunc(found, func(a, b relay.Pending) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	room, lane := 0, convergo.Lane(convergo.Lanes)
+	for _, p := range found {
+		if p.Lane != lane {
+			lane, room = p.Lane, c.perLane
+		}
+		if room--; room < 0 { // more were committed since NextDue looked
+			c.result.More = true
+			continue
+		}
+		c.result.Events = append(c.result.Events, p)
+	}
+	return nil
+}
+
+// queues reads the due queues of a lane's blocked aggregates, up to perLane events.
+func (c *claiming) queues(ctx context.Context, lane int64) error {
+	aggregates, err := list(ctx, c.store.db, scanBytes, c.store.sql.Get("DueAggregates"), lane, c.now, c.perLane+1)
+	if err != nil {
+		return fmt.Errorf("DueAggregates: %w", err)
+	}
+	room := c.perLane
+	for _, a := range aggregates {
+		if room == 0 {
+			c.result.More = true
+			break
+		}
+		if room, err = c.queue(ctx, convergo.Lane(lane), a, room); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queue reads the waiting events of one aggregate, and returns the room that is left. One that has failed before comes
+// alone, so that the others do not fail with it.
+func (c *claiming) queue(ctx context.Context, lane convergo.Lane, aggregate []byte, room int) (int, error) {
+	waiting, err := list(ctx, c.store.db, func(rows *sql.Rows) (p relay.Pending, err error) {
+		p.Lane, p.Queued = lane, true
+		p.Event, err = scanEvent(rows, &p.Seq, &p.Attempts)
+		return p, err
+	}, c.store.sql.Get("ClaimQueue"), aggregate, room+1)
+	if err != nil {
+		return 0, fmt.Errorf("ClaimQueue: %w", err)
+	}
+	for _, p := range waiting {
+		if room == 0 {
+			c.result.More = true
+			break
+		}
+		c.result.Events = append(c.result.Events, p)
+		room--
+		if p.Attempts > 0 {
+			break
+		}
+	}
+	return room, nil
+}
+
+// promote makes due delayed events pending, those of a lane in order of their times.
+//
+//	relay A                               relay B, whose lease has ended
+//	locks the due rows, in order          waits for the first of them
+//	inserts pending rows, deletes them
+//	commits                               finds them gone, promotes what is left
+//
+// So each becomes pending once, and of one lane's events no later one before an earlier one.
+func (c *claiming) promote(ctx context.Context, lanes []int64) error {
+	s, more := c.store, false
+	err := s.update(ctx, func(ctx context.Context, tx *Tx) error {
+		var (
+			ids  []int64
+			rows []string
+		)
+		for _, lane := range lanes {
+			if len(ids) == promoteMost {
+				break
+			}
+			found, err := list(ctx, tx, func(r *sql.Rows) (at [2]int64, err error) { return at, r.Scan(&at[0], &at[1]) },
+				s.sql.Get("DueDelayed"), lane, c.now, promoteMost-len(ids))
+			if err != nil {
+				return fmt.Errorf("DueDelayed: %w", err)
+			}
+			for _, row := range found {
+				ids = append(ids, row[0])
+				rows = append(rows, "("+strconv.FormatInt(row[1], 10)+","+strconv.FormatInt(row[0], 10)+")")
+			}
+		}
+		more = len(ids) == promoteMost
+		if len(ids) == 0 {
+			return nil
+		}
+		if _, err := s.execWith(ctx, tx, "PromoteDelayed", []string{":rows", strings.Join(rows, ",")}); err != nil {
+			return err
+		}
+		slices.Sort(ids)
+		_, err := s.execWith(ctx, tx, "DeleteDelayed", []string{":ids", numbers(ids)})
+		return err
+	})
+	c.result.More = c.result.More || more
+	return err
+}
