@@ -50,9 +50,22 @@ func worldToken(s secrets) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// outsideClient keeps as many connections to one partner as a service makes calls at a time: the default keeps two, and under
+// load nearly every call would open one of its own. A redirect is no answer.
+func outsideClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute,
+			TLSHandshakeTimeout: 5 * time.Second,
+		},
+		Timeout:       5 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // newService makes the unit's service.
 func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error) {
-	outside := &http.Client{Timeout: 5 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	outside := outsideClient()
 	world := p.cfg.World
 	if world == "" {
 		world = p.cfg.url()

@@ -34,6 +34,7 @@ type delivered struct {
 
 // Run delivers notices until ctx ends, and finishes the ones in flight.
 func (w *World) Run(ctx context.Context) error {
+	defer w.quiet.CloseIdleConnections()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

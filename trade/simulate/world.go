@@ -43,7 +43,7 @@ type Config struct {
 	Secrets   []channel.Secret // shared with the shop; all verify, all sign
 	NotifyURL string           // where the channel sends its notices
 	Token     string           // bearer token that the carrier and the messenger want; empty wants none
-	HTTP      *http.Client     // that sends them; default http.DefaultClient
+	HTTP      *http.Client     // that sends them; default one that keeps a connection for each worker
 	// Timeout of one delivery of a notice; default 5 s.
 	Timeout time.Duration
 	// Backoff of notices that are not acknowledged; default 200 ms doubling up to 5 s.
@@ -77,15 +77,15 @@ func New(db trade.DB, cfg Config) (*World, error) {
 		return nil, fmt.Errorf("simulated world: %w", err)
 	}
 	cfg = withDefaults(cfg)
-	client := *cfg.HTTP
+	client := http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: cfg.Workers, IdleConnTimeout: time.Minute}}
+	if cfg.HTTP != nil {
+		client = *cfg.HTTP
+	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a redirect is no acknowledgement
 	return &World{db: db, sql: set, cfg: cfg, dice: newDice(cfg.Faults), wake: make(chan struct{}, 1), quiet: &client}, nil
 }
 
 func withDefaults(cfg Config) Config {
-	if cfg.HTTP == nil {
-		cfg.HTTP = http.DefaultClient
-	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 5 * time.Second
 	}
