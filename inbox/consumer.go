@@ -39,7 +39,8 @@ type Config struct {
 	Redeliveries int
 	// Trials is how many attempts at a suspected message may begin and not end before it is a dead letter. Default 3.
 	Trials int
-	// RefuseStale drops, and counts, events whose version is not above the last one applied of their aggregate.
+	// RefuseStale drops, and counts, events whose version is not above the last one applied of their aggregate, by whichever
+	// instance. It is what keeps the order when a reader or a relay that stood still for too long wakes up beside its successor.
 	RefuseStale bool
 	// Outage is the pause while the store or the source cannot be reached. Default 100 ms doubling up to 2 s.
 	Outage convergo.Backoff

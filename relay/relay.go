@@ -18,6 +18,12 @@ import (
 // What it promises: every committed event is published at least once; the events of an aggregate in the order in which
 // they were written, also across failures, other relays and restarts; a duplicate only when a relay or its store died
 // between the broker's confirmation and the settlement, at most Config.Batch of them per worker.
+//
+// What it cannot promise: a relay that stands still (SIGSTOP, a stopped virtual machine) for longer than its lease looks at
+// the monotonic clock before each call of Publish, with a tenth of the term in hand, and publishes no more; but what stood
+// inside of Publish at that time may go out when it wakes up, after its successor's events. That is one call per worker, at
+// most Config.Batch events, all of them sent again by the successor: late copies. A consumer knows them by their keys, and
+// by their versions when one has no mark of them any more (inbox.Config.RefuseStale).
 type Relay struct {
 	store     Store
 	publisher Publisher

@@ -20,6 +20,7 @@ func instanceLaws[TX any]() []law[TX] {
 		{"a deadlock's victim runs its function again, and nothing of the first run is left", deadlockOfRows[TX]},
 		{"a deadlock in a savepoint, whose error the function swallows, is one all the same", swallowedDeadlock[TX]},
 		{"two batches that mark the same messages in opposite order both commit", deadlockOfMarks[TX]},
+		{"of an aggregate's versions that come at the same time the fresh ones go up", versionsGoUp[TX]},
 		{"a queue is worked off by one instance at a time, and the second sees what the first did", drainedOnce[TX]},
 		{"a queue in a transaction is as its last owner left it: not due, held, or gone", queueInTransaction[TX]},
 		{"a message that was done with meanwhile is not buried", notBuriedTwice[TX]},
@@ -183,6 +184,41 @@ func deadlockOfMarks[TX any](r *rig[TX]) {
 	for _, e := range events {
 		equal(r, "effects of "+string(e.Key), r.value(string(e.Key)), 1)
 		equal(r, "mark in the end", r.mark(consumer, e, false), inbox.Duplicate)
+	}
+}
+
+// versionsGoUp: readers of one aggregate that should not be there at the same time, each with an event of its own.
+func versionsGoUp[TX any](r *rig[TX]) {
+	const versions = 24
+	a := order("1")
+	var mu sync.Mutex
+	var fresh []int64
+	var group sync.WaitGroup
+	for n := range versions {
+		group.Go(func() {
+			err := r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+				m, err := r.Inbox.Mark(ctx, tx, consumer, event(a, (n*7)%versions+1), true, r.base)
+				if err != nil || m != inbox.Fresh {
+					return err
+				}
+				mu.Lock() // still inside: nobody else can have a fresh version of this aggregate
+				defer mu.Unlock()
+				fresh = append(fresh, event(a, (n*7)%versions+1).Version)
+				return nil
+			})
+			if err != nil {
+				r.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for i, v := range fresh {
+		if i > 0 && v <= fresh[i-1] {
+			r.Errorf("version %d was fresh after %d", v, fresh[i-1])
+		}
+	}
+	if len(fresh) == 0 || fresh[len(fresh)-1] != versions {
+		r.Errorf("fresh were %v, want %d as the last", fresh, versions)
 	}
 }
 
