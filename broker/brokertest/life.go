@@ -111,9 +111,8 @@ func outlives(t *testing.T, b Backend, again chan Broker, fault func()) {
 	const publishers, before, after = 3, 300, 90
 	var r received
 	read, stopReading := context.WithCancel(t.Context())
-	defer stopReading()
 	var readers sync.WaitGroup
-	defer readers.Wait()
+	defer func() { stopReading(); readers.Wait() }() // the last stopReading, and before the wait
 	first := subscribe(t, b.Broker, "payment") // a broker without history keeps only what comes from now on
 	readers.Go(func() { r.read(read, "one", first) })
 
