@@ -2,7 +2,6 @@ package brokertest
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,24 +20,19 @@ func instanceLaws() []law {
 
 // crowd is instances of one consumer that read side by side while lines publish.
 type crowd struct {
-	t       *testing.T
-	b       Backend
-	r       received
-	lines   []*line
-	stop    context.CancelFunc // of the lines
-	writers sync.WaitGroup
+	t     *testing.T
+	b     Backend
+	r     received
+	lines []*line
+	stop  func() // of the lines
 }
 
 // newCrowd lets instance one read and begins to publish. Many aggregates, so that every division gives each instance some.
 func newCrowd(t *testing.T, b Backend) *crowd {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	c := &crowd{t: t, b: b, stop: stop, lines: []*line{newLine("A", 20), newLine("B", 20)}}
+	c := &crowd{t: t, b: b, lines: []*line{newLine("A", 20), newLine("B", 20)}}
 	c.instance("one", b.Broker)
-	for _, l := range c.lines {
-		c.writers.Go(func() { l.run(ctx, t, b.Broker) })
-	}
-	t.Cleanup(func() { stop(); c.writers.Wait() })
+	c.stop = begin(t, func(ctx context.Context) { runAll(ctx, t, c.lines, b.Broker) })
 	return c
 }
 
@@ -46,12 +40,7 @@ func newCrowd(t *testing.T, b Backend) *crowd {
 func (c *crowd) instance(name string, b Broker) (s inbox.Source, leave func()) {
 	c.t.Helper()
 	s = subscribe(c.t, b, "payment")
-	ctx, cancel := context.WithCancel(c.t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); c.r.read(ctx, name, s) }()
-	leave = func() { cancel(); <-ended }
-	c.t.Cleanup(leave)
-	return s, leave
+	return s, begin(c.t, func(ctx context.Context) { c.r.read(ctx, name, s) })
 }
 
 // gets waits until the instance has got something.
@@ -64,7 +53,6 @@ func (c *crowd) gets(name string, within time.Duration) {
 func (c *crowd) end(within time.Duration) {
 	c.t.Helper()
 	c.stop()
-	c.writers.Wait()
 	c.r.has(c.t, c.lines, within)
 	c.r.inOrder(c.t, Guarantees{OrderedPerAggregate: true})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -110,20 +109,13 @@ func killWhilePublishing(t *testing.T, b Backend) {
 func outlives(t *testing.T, b Backend, again chan Broker, fault func()) {
 	const publishers, before, after = 3, 300, 90
 	var r received
-	read, stopReading := context.WithCancel(t.Context())
-	var readers sync.WaitGroup
-	defer func() { stopReading(); readers.Wait() }() // the last stopReading, and before the wait
 	first := subscribe(t, b.Broker, "payment") // a broker without history keeps only what comes from now on
-	readers.Go(func() { r.read(read, "one", first) })
-
-	write, stopWriting := context.WithCancel(t.Context())
-	defer stopWriting()
+	stopReading := begin(t, func(ctx context.Context) { r.read(ctx, "one", first) })
 	lines := make([]*line, publishers)
-	var writers sync.WaitGroup
 	for i := range lines {
 		lines[i] = newLine(fmt.Sprint("L", i), 3)
-		writers.Go(func() { lines[i].run(write, t, b.Broker) })
 	}
+	stopWriting := begin(t, func(ctx context.Context) { runAll(ctx, t, lines, b.Broker) })
 	all := func(n int) func() bool {
 		return func() bool {
 			return !slices.ContainsFunc(lines, func(l *line) bool { return l.confirmed() < n })
@@ -134,21 +126,12 @@ func outlives(t *testing.T, b Backend, again chan Broker, fault func()) {
 	if again != nil {
 		stopWriting()
 		stopReading()
-		writers.Wait()
-		readers.Wait()
-		broker := <-again
-		write, stopWriting = context.WithCancel(t.Context())
-		defer stopWriting()
-		read, stopReading = context.WithCancel(t.Context())
-		defer stopReading()
-		second := first
+		broker, second := <-again, first
 		if broker != b.Broker {
 			second = subscribe(t, broker, "payment")
 		}
-		readers.Go(func() { r.read(read, "two", second) })
-		for _, l := range lines {
-			writers.Go(func() { l.run(write, t, broker) })
-		}
+		begin(t, func(ctx context.Context) { r.read(ctx, "two", second) })
+		stopWriting = begin(t, func(ctx context.Context) { runAll(ctx, t, lines, broker) })
 	}
 	reached := 0
 	for _, l := range lines {
@@ -156,7 +139,6 @@ func outlives(t *testing.T, b Backend, again chan Broker, fault func()) {
 	}
 	eventually(t, 2*patience, "events are confirmed after the fault", all(reached+after))
 	stopWriting()
-	writers.Wait()
 	r.has(t, lines, 2*patience)
 	r.inOrder(t, b.Guarantees)
 }

@@ -61,6 +61,24 @@ func (l *line) run(ctx context.Context, t *testing.T, b Broker) {
 	}
 }
 
+func runAll(ctx context.Context, t *testing.T, lines []*line, b Broker) {
+	var running sync.WaitGroup
+	for _, l := range lines {
+		running.Go(func() { l.run(ctx, t, b) })
+	}
+	running.Wait()
+}
+
+// begin runs work until the returned function is called, which waits for its end; the test's end does so too.
+func begin(t *testing.T, work func(ctx context.Context)) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); work(ctx) }()
+	end = func() { cancel(); <-ended }
+	t.Cleanup(end)
+	return end
+}
+
 func (l *line) publish(t *testing.T, b Broker, events []convergo.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
