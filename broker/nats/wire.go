@@ -12,10 +12,11 @@ import (
 )
 
 // Headers on the wire are those of convergo.Event.Wire, with two exceptions that keep every event as it was written:
-// the server acts on headers that begin with "Nats-", so an event's own ones travel behind escapedName; and the protocol
-// cuts blanks at both ends of a value, so such a value travels as a JSON string behind quotedValue.
+// the server acts on headers that begin with "Nats-", and clients on "Status", so an event's own ones travel behind
+// escapedName; and the protocol cuts blanks at both ends of a value, so such a value travels as a JSON string behind quotedValue.
 const (
 	serverPrefix = "Nats-"
+	statusHeader = "Status"
 	escapedName  = "Convergo-Escaped-"
 	quotedValue  = "json:"
 )
@@ -30,7 +31,7 @@ func Encode(subject string, e convergo.Event) *nats.Msg {
 		header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	for name, value := range e.Headers {
-		if hasPrefixFold(name, serverPrefix) || hasPrefixFold(name, escapedName) {
+		if hasPrefixFold(name, serverPrefix) || strings.EqualFold(name, statusHeader) || hasPrefixFold(name, escapedName) {
 			name = escapedName + name
 		}
 		set(name, quote(value))

@@ -1,0 +1,33 @@
+package nats
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Die ends the broker as the death of its process would: nothing is given back and nobody is told.
+func (b *Broker) Die() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closing = true
+	b.conn.Close()
+	for _, g := range b.groups {
+		g.cancel()
+	}
+}
+
+// DeleteStream takes away what stores the messages.
+func (b *Broker) DeleteStream() error {
+	return b.js.DeleteStream(context.Background(), b.cfg.Stream)
+}
+
+// PublishRaw sends a message as another program could.
+func (b *Broker) PublishRaw(ctx context.Context, subject string, headers map[string]string, payload []byte) error {
+	m := &nats.Msg{Subject: b.cfg.Prefix + "." + subject, Data: payload, Header: nats.Header{}}
+	for name, value := range headers {
+		m.Header.Set(name, value)
+	}
+	_, err := b.js.PublishMsg(ctx, m)
+	return err
+}

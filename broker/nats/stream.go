@@ -1,0 +1,121 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/convergo/convergo"
+)
+
+// partitionsKey is where a stream's metadata says into how many partitions its subjects divide.
+const partitionsKey = "convergo-partitions"
+
+// maxMessage fits the largest event: payload, its own headers, the headers of its fields and the protocol's separators.
+const maxMessage = convergo.MaxPayloadBytes + 4*convergo.MaxHeaderBytes
+
+// prepare makes what is missing on the server, and refuses a stream that this broker would misread.
+func (b *Broker) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*b.cfg.Timeout)
+	defer cancel()
+	var err error
+	// Several relays share the connection: the client's own limit on what is on its way must be far above theirs.
+	if b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithDefaultTimeout(b.cfg.Timeout)); err != nil {
+		return err
+	}
+	stream, err := b.stream(ctx)
+	if err != nil {
+		return err
+	}
+	if b.bucket, err = b.openBucket(ctx); err != nil {
+		return err
+	}
+	config := stream.CachedInfo().Config
+	largest := min(maxMessage, int(b.conn.MaxPayload()))
+	if config.MaxMsgSize > 0 {
+		largest = min(largest, int(config.MaxMsgSize))
+	}
+	b.publisher = &Publisher{
+		JetStream: b.js, Stream: b.cfg.Stream, Layout: Layout{Prefix: b.cfg.Prefix, Partitions: b.cfg.Partitions}, Window: b.cfg.Window,
+		MaxMessage: largest, Closed: b.closed, Probe: b.cfg.Probe,
+	}
+	return nil
+}
+
+func (b *Broker) replicas() int {
+	switch {
+	case b.cfg.Replicas > 0:
+		return b.cfg.Replicas
+	case b.conn.ConnectedClusterName() != "":
+		return 3
+	default:
+		return 1
+	}
+}
+
+func (b *Broker) stream(ctx context.Context) (jetstream.Stream, error) {
+	stream, err := b.js.Stream(ctx, b.cfg.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = b.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: b.cfg.Stream, Description: "Convergo: all events", Subjects: []string{Layout{Prefix: b.cfg.Prefix}.All()},
+			Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, MaxAge: b.cfg.MaxAge,
+			Duplicates: min(b.cfg.Dedup, b.cfg.MaxAge), Replicas: b.replicas(), AllowDirect: true,
+			Metadata: map[string]string{partitionsKey: strconv.Itoa(b.cfg.Partitions)},
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another instance was quicker, with other settings
+			stream, err = b.js.Stream(ctx, b.cfg.Stream)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", b.cfg.Stream, judged(err))
+	}
+	return stream, b.fits(stream.CachedInfo().Config)
+}
+
+// fits refuses a stream whose subjects mean something else: an aggregate's events would come to two readers at once.
+func (b *Broker) fits(config jetstream.StreamConfig) error {
+	switch found := config.Metadata[partitionsKey]; {
+	case found == "":
+		return fmt.Errorf("stream %s exists and is none of Convergo's (its metadata has no %s): name another one in Config.Stream",
+			b.cfg.Stream, partitionsKey)
+	case found != strconv.Itoa(b.cfg.Partitions):
+		return fmt.Errorf("stream %s has %s partitions and Config.Partitions is %d: set that to %s; to change the number, let every consumer "+
+			"finish, delete the stream and its bucket, and start again", b.cfg.Stream, found, b.cfg.Partitions, found)
+	}
+	all := Layout{Prefix: b.cfg.Prefix}.All()
+	if len(config.Subjects) != 1 || config.Subjects[0] != all {
+		return fmt.Errorf("stream %s has the subjects %v, want %s: set Config.Prefix to the first part of its subject, or name another stream",
+			b.cfg.Stream, config.Subjects, all)
+	}
+	return nil
+}
+
+func (b *Broker) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
+	name := b.cfg.Stream + "-consumers"
+	bucket, err := b.js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		bucket, err = b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: name, Description: "Convergo: who reads what, and how far each consumer came", History: 1,
+			Storage: jetstream.FileStorage, Replicas: b.replicas(),
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) {
+			bucket, err = b.js.KeyValue(ctx, name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, judged(err))
+	}
+	return bucket, nil
+}
+
+// judged tells an outage from a refusal, which stays until somebody changes a setting.
+func judged(err error) error {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.Code < 500 {
+		return err
+	}
+	return convergo.Unreachable(err)
+}
