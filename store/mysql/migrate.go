@@ -67,7 +67,8 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func() error, err er
 		return nil, err
 	}
 	var got sql.NullInt64
-	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('convergo.', SHA1(DATABASE())), ?)", int64(migrationWait/time.Second)).Scan(&got)
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('convergo.', LEFT(SHA2(DATABASE(), 256), 40)), ?)",
+		int64(migrationWait/time.Second)).Scan(&got)
 	if err == nil && got.Int64 != 1 {
 		err = errors.New("another process is migrating the database and does not come to an end")
 	}
@@ -77,7 +78,7 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func() error, err er
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(CONCAT('convergo.', SHA1(DATABASE())))")
+		_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK(CONCAT('convergo.', LEFT(SHA2(DATABASE(), 256), 40)))")
 		return errors.Join(err, conn.Close())
 	}, nil
 }
