@@ -201,19 +201,19 @@ func TestPoisonIsAnEventLikeAnyOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	for n := range 2 {
-		if err := Poison(t.Context(), path, n, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := Poison(t.Context(), path, 1, time.Now()); err == nil {
-		t.Error("the same poison twice")
-	}
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	for n := range 2 {
+		if err := Poison(t.Context(), db, "outbox_event", false, n, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Poison(t.Context(), db, "main.outbox_event", false, 1, time.Now()); err == nil {
+		t.Error("the same poison twice")
+	}
 	var key, kind, id string
 	var digest, aggregate, payload []byte
 	var lane convergo.Lane
@@ -233,7 +233,7 @@ func TestPoisonIsAnEventLikeAnyOther(t *testing.T) {
 	if poisoned("order/20261129-ABC") {
 		t.Error("takes an order for poison")
 	}
-	if err := Poison(t.Context(), filepath.Join(t.TempDir(), "none.db"), 1, time.Now()); err == nil {
-		t.Error("poisoned a database that is not there")
+	if err := Poison(t.Context(), db, "no_outbox", false, 1, time.Now()); err == nil {
+		t.Error("poisoned an outbox that is not there")
 	}
 }

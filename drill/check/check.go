@@ -127,7 +127,7 @@ func (c *Checker) Close() error {
 	}
 	errs = append(errs, c.db.Close())
 	for _, o := range c.sources {
-		errs = append(errs, o.db.Close())
+		errs = append(errs, o.DB.Close())
 	}
 	if c.copies != "" {
 		errs = append(errs, os.RemoveAll(c.copies))

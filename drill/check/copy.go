@@ -9,17 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 )
 
 // Source is a service's database on a server. Its tables are copied into an SQLite file before each run, so that the same
 // equations judge every database.
 type Source struct {
-	Driver string // "pgx" or "mysql"
-	DSN    string
-	Schema string // PostgreSQL: the schema with the tables; MySQL: the database
+	DB       *sql.DB // the checker closes it
+	Postgres bool    // and not MySQL or MariaDB
+	Schema   string  // with the tables; of MySQL the database
 }
 
 // OpenSources is Open for services of which some have their data on a server; the others are files in dir.
@@ -47,12 +44,7 @@ func OpenSources(ctx context.Context, dir, world string, sources map[string]Sour
 			}
 			continue
 		}
-		db, err := sql.Open(source.Driver, source.DSN)
-		if err != nil {
-			return nil, fmt.Errorf("database of %s: %w", name, err)
-		}
-		db.SetMaxOpenConns(1)
-		c.sources = append(c.sources, &original{name: name, Source: source, db: db})
+		c.sources = append(c.sources, &original{source, name})
 		if _, err := c.conn.ExecContext(ctx, `ATTACH DATABASE ? AS "`+name+`"`, filepath.Join(c.copies, name+".db")); err != nil {
 			return nil, err
 		}
@@ -67,7 +59,6 @@ func OpenSources(ctx context.Context, dir, world string, sources map[string]Sour
 type original struct {
 	Source
 	name string
-	db   *sql.DB
 }
 
 // copyAll copies every table of every source; of a table that was copied before, everything again.
@@ -82,7 +73,7 @@ func (c *Checker) copyAll(ctx context.Context) error {
 
 // copyTo copies the tables as one snapshot of the original: whatever is written meanwhile is in none of them.
 func (o *original) copyTo(ctx context.Context, to *sql.Conn) (err error) {
-	from, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	from, err := o.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -117,7 +108,7 @@ func (o *original) copyTo(ctx context.Context, to *sql.Conn) (err error) {
 
 func (o *original) tables(ctx context.Context, from *sql.Tx) (names []string, err error) {
 	query := "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND table_type = 'BASE TABLE' ORDER BY table_name"
-	if o.Driver == "pgx" {
+	if o.Postgres {
 		query = strings.Replace(query, "?", "$1", 1)
 	}
 	err = each(ctx, from, query, func(scan func(...any) error) error {
@@ -135,7 +126,7 @@ func (o *original) tables(ctx context.Context, from *sql.Tx) (names []string, er
 
 // quoted is a name between the marks that the database wants; names of tables and columns are ours, none has a mark in it.
 func (o *original) quoted(name string) string {
-	if o.Driver == "mysql" {
+	if !o.Postgres {
 		return "`" + name + "`"
 	}
 	return `"` + name + `"`
@@ -214,7 +205,7 @@ func asSQLite(column string, v any) any {
 // copyLastID notes the highest id that the table's counter has given: a table that is empty may have been emptied.
 func (o *original) copyLastID(ctx context.Context, from, to *sql.Tx, table string) error {
 	query := "SELECT auto_increment - 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = ?"
-	if o.Driver == "pgx" {
+	if o.Postgres {
 		query = "SELECT last_value FROM pg_sequences WHERE schemaname = $1 AND sequencename = $2 || '_id_seq'"
 	}
 	var last sql.NullInt64
