@@ -109,7 +109,7 @@ func (e *examination) database(ctx context.Context, name string) {
 	subject := databaseOf + name
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p, file, err := openPlain(e.databaseURL(e.Data, name))
+	source, file, err := openSource(e.databaseURL(e.Data, name))
 	if err != nil {
 		e.note(levelError, subject, "%v", err)
 		return
@@ -118,9 +118,9 @@ func (e *examination) database(ctx context.Context, name string) {
 		e.file(subject, file)
 		return
 	}
-	defer func() { _ = p.Close() }() // only read
+	defer func() { _ = source.DB.Close() }() // only read
 	before := time.Now()
-	facts, err := p.facts(ctx)
+	facts, err := factsOf(ctx, source)
 	took := time.Since(before)
 	if err != nil {
 		e.note(levelError, subject, "does not answer: %v", err)
@@ -132,7 +132,7 @@ func (e *examination) database(ctx context.Context, name string) {
 			"this machine's; let both follow one time server", skew.Round(time.Millisecond))
 	}
 	if !facts.mayCreate && !facts.migrated {
-		e.note(levelError, subject, "the account may not make tables in %s, and there are none: grant it CREATE for the first start", p.source.Schema)
+		e.note(levelError, subject, "the account may not make tables in %s, and there are none: grant it CREATE for the first start", source.Schema)
 		return
 	}
 	if !facts.migrated {

@@ -10,26 +10,11 @@ import (
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/drill/check"
 )
-
-// plain is a database for plain SQL, without a store on it.
-type plain struct {
-	*sql.DB
-	source check.Source
-}
-
-// openPlain opens the database at the address. For SQLite it opens nothing and says which file it is.
-func openPlain(text string) (p plain, file string, err error) {
-	source, ok, err := sourceOf(text)
-	if err != nil || !ok {
-		return p, strings.TrimPrefix(text, "sqlite:"), err
-	}
-	db, err := sql.Open(source.Driver, source.DSN)
-	return plain{db, source}, "", err
-}
 
 // databaseFacts are what can be seen of a database from outside.
 type databaseFacts struct {
@@ -39,84 +24,105 @@ type databaseFacts struct {
 	migrated  bool      // the engine's tables are there
 }
 
-func (p plain) facts(ctx context.Context) (f databaseFacts, err error) {
+func factsOf(ctx context.Context, source check.Source) (f databaseFacts, err error) {
 	query := `SELECT CONCAT('MySQL ', VERSION()), CAST(1000000 * UNIX_TIMESTAMP(SYSDATE(6)) AS SIGNED), TRUE,
 		EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = 'outbox_event')`
-	if p.source.Driver == "pgx" {
+	if source.Postgres {
 		query = `SELECT 'PostgreSQL ' || current_setting('server_version'), CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint),
 			CASE WHEN to_regnamespace($1) IS NULL THEN has_database_privilege(current_database(), 'CREATE') ELSE has_schema_privilege($1, 'CREATE') END,
 			EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'outbox_event')`
 	}
 	var now int64
-	if err := p.QueryRowContext(ctx, query, p.source.Schema).Scan(&f.version, &now, &f.mayCreate, &f.migrated); err != nil {
+	if err := source.DB.QueryRowContext(ctx, query, source.Schema).Scan(&f.version, &now, &f.mayCreate, &f.migrated); err != nil {
 		return f, err
 	}
 	f.now = time.UnixMicro(now)
 	return f, nil
 }
 
-// sourceOf is the database at the address for programs that speak plain SQL; ok is false for SQLite, which is a file.
-func sourceOf(text string) (source check.Source, ok bool, err error) {
+// openSource opens the database at the address for plain SQL. For SQLite it opens nothing and says which file it is.
+func openSource(text string) (source check.Source, file string, err error) {
+	if path, ok := strings.CutPrefix(text, "sqlite:"); ok {
+		return source, path, nil
+	}
 	a, err := parseAddress(text)
 	if err != nil {
-		return source, false, err
+		return source, "", err
 	}
-	switch a.Scheme {
-	case "postgres":
-		dsn, schema := postgresDSN(a)
-		return check.Source{Driver: "pgx", DSN: dsn, Schema: schema}, true, nil
-	case "mysql":
-		cfg, err := mysqlConfig(a)
+	if a.Scheme == "postgres" {
+		dsn, schema, _, err := postgresDSN(a)
 		if err != nil {
-			return source, false, err
+			return source, "", err
 		}
-		return check.Source{Driver: "mysql", DSN: cfg.FormatDSN(), Schema: cfg.DBName}, true, nil
+		if schema == "" {
+			schema = "public"
+		}
+		db, err := sql.Open("pgx", dsn)
+		return check.Source{DB: db, Postgres: true, Schema: schema}, "", err
 	}
-	return source, false, nil
+	cfg, _, err := mysqlConfig(a)
+	if err != nil {
+		return source, "", err
+	}
+	connector, err := driver.NewConnector(cfg)
+	if err != nil {
+		return source, "", err
+	}
+	return check.Source{DB: sql.OpenDB(connector), Schema: cfg.DBName}, "", nil
 }
 
-// postgresDSN is the address for the driver, and the schema that it names.
-func postgresDSN(a address) (dsn, schema string) {
-	query := a.Query()
-	schema = query.Get("schema")
-	query.Del("schema")
-	u := a.URL
-	u.Host, u.RawQuery = strings.Join(a.hosts, ","), query.Encode()
-	if schema == "" {
-		schema = "public"
-	}
-	return u.String(), schema
-}
-
-// mysqlConfig is the address for the driver: mysql://USER:PASSWORD@HOST:PORT/DATABASE, or ?socket=PATH instead of a host.
-func mysqlConfig(a address) (*driver.Config, error) {
+// postgresDSN is the address for the driver, and what the address says that the driver does not understand: ?schema=, ?pool=.
+func postgresDSN(a address) (dsn, schema string, pool int, err error) {
 	q, err := queryOf(a)
 	if err != nil {
-		return nil, err
+		return "", "", 0, err
 	}
-	cfg := driver.NewConfig()
+	schema, pool = q.text("schema"), q.number("pool")
+	if err := errors.Join(q.errs...); err != nil {
+		return "", "", 0, err
+	}
+	q.values.Del("schema")
+	q.values.Del("pool")
+	u := a.URL
+	u.Host, u.RawQuery = strings.Join(a.hosts, ","), q.values.Encode()
+	return u.String(), schema, pool, nil
+}
+
+// mysqlConfig is the address for the driver: mysql://USER:PASSWORD@HOST:PORT/DATABASE, or ?socket=PATH instead of a host; and ?pool=.
+func mysqlConfig(a address) (cfg *driver.Config, pool int, err error) {
+	q, err := queryOf(a)
+	if err != nil {
+		return nil, 0, err
+	}
+	cfg = driver.NewConfig()
 	cfg.User, cfg.Passwd = a.account()
 	cfg.Net, cfg.Addr, cfg.DBName = "tcp", a.host("3306"), strings.TrimPrefix(a.Path, "/")
 	if socket := q.text("socket"); socket != "" {
 		cfg.Net, cfg.Addr = "unix", socket
 	}
-	cfg.TLS = q.tls()
+	cfg.TLS, pool = q.tls(), q.number("pool")
 	if cfg.DBName == "" {
-		return nil, errors.New("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE")
+		return nil, 0, errors.New("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE")
 	}
-	return cfg, q.end()
+	return cfg, pool, q.end()
 }
 
 // openChecker opens the databases of all services for the checker; those that are files are in dir.
-func openChecker(ctx context.Context, b backends, dir, world string) (*check.Checker, error) {
+func openChecker(ctx context.Context, b backends, dir, world string) (_ *check.Checker, err error) {
 	sources := map[string]check.Source{}
+	defer func() {
+		for _, source := range sources {
+			if err != nil {
+				err = errors.Join(err, source.DB.Close())
+			}
+		}
+	}()
 	for _, name := range serviceNames() {
-		text := b.databaseURL(dir, name)
-		source, ok, err := sourceOf(text)
+		source, file, err := openSource(b.databaseURL(dir, name))
 		if err != nil {
 			return nil, fmt.Errorf("database of %s: %w", name, err)
 		}
-		if ok {
+		if file == "" {
 			sources[name] = source
 		}
 	}
@@ -125,19 +131,18 @@ func openChecker(ctx context.Context, b backends, dir, world string) (*check.Che
 
 // poison slips an event that no handler can read into the outbox at the address.
 func poison(ctx context.Context, text string, n int) (err error) {
-	source, ok, err := sourceOf(text)
+	source, file, err := openSource(text)
 	if err != nil {
 		return err
 	}
 	table := source.Schema + ".outbox_event"
-	if !ok {
-		uri := url.URL{Scheme: "file", Opaque: url.PathEscape(strings.TrimPrefix(text, "sqlite:")), RawQuery: "mode=rw&_txlock=immediate&_pragma=busy_timeout(10000)"}
-		source, table = check.Source{Driver: "sqlite", DSN: uri.String()}, "outbox_event"
+	if file != "" {
+		uri := url.URL{Scheme: "file", Opaque: url.PathEscape(file), RawQuery: "mode=rw&_txlock=immediate&_pragma=busy_timeout(10000)"}
+		if source.DB, err = sql.Open("sqlite", uri.String()); err != nil {
+			return err
+		}
+		table = "outbox_event"
 	}
-	db, err := sql.Open(source.Driver, source.DSN)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return drill.Poison(ctx, db, table, source.Driver == "pgx", n, time.Now())
+	defer func() { err = errors.Join(err, source.DB.Close()) }()
+	return drill.Poison(ctx, source.DB, table, source.Postgres, n, time.Now())
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/outside"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/mysql"
+	"github.com/convergo/convergo/store/postgres"
 	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade"
 )
@@ -48,8 +50,8 @@ type opened struct {
 func databaseSchemes() []string { return []string{"sqlite", "postgres", "mysql"} }
 
 // openStore opens the database at the address and brings the engine's tables up to date.
-func openStore(ctx context.Context, name, address string, probe convergo.Probe, log *slog.Logger) (_ *opened, err error) {
-	scheme, rest, _ := strings.Cut(address, ":")
+func openStore(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (_ *opened, err error) {
+	scheme, rest, _ := strings.Cut(text, ":")
 	switch scheme {
 	case "sqlite":
 		s, err := openDatabase(ctx, rest, sqlite.Options{Name: name, Probe: probe, Log: log})
@@ -60,9 +62,61 @@ func openStore(ctx context.Context, name, address string, probe convergo.Probe, 
 			c := s.Stats()
 			return c.Commits, c.Updates, c.Statements
 		}}, nil
+	case "postgres":
+		return openPostgres(ctx, name, text, probe, log)
+	case "mysql":
+		return openMySQL(ctx, name, text, probe, log)
 	default:
-		return nil, fmt.Errorf("database %s: there is no store %q", redacted(address), scheme)
+		return nil, fmt.Errorf("database %s: there is no store %q; there are %s", redacted(text), scheme, strings.Join(databaseSchemes(), ", "))
 	}
+}
+
+func openPostgres(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (*opened, error) {
+	a, err := parseAddress(text)
+	if err != nil {
+		return nil, err
+	}
+	dsn, schema, pool, err := postgresDSN(a)
+	if err != nil {
+		return nil, err
+	}
+	s, err := postgres.Open(ctx, dsn, postgres.Options{Name: name, Schema: schema, MaxConns: orDefault(pool, defaultPool), Probe: probe, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", redacted(text), err)
+	}
+	return &opened{database: s, calls: s.Calls(), counts: func() (int64, int64, int64) {
+		c := s.Stats()
+		return c.Commits, c.Updates, c.Statements
+	}}, nil
+}
+
+func openMySQL(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (*opened, error) {
+	a, err := parseAddress(text)
+	if err != nil {
+		return nil, err
+	}
+	cfg, pool, err := mysqlConfig(a)
+	if err != nil {
+		return nil, err
+	}
+	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{Name: name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, Probe: probe, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", redacted(text), err)
+	}
+	return &opened{database: s, calls: s.Calls(), counts: func() (int64, int64, int64) {
+		c := s.Stats()
+		return c.Commits, c.Updates, c.Statements
+	}}, nil
+}
+
+// defaultPool is how many connections a service has open at most: nine services in one process stay below a server's usual 100.
+const defaultPool = 8
+
+func orDefault(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
 }
 
 func openDatabase(ctx context.Context, path string, o sqlite.Options) (*sqlite.Store, error) {
