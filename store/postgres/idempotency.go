@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/idempotency"
+)
+
+// FindRequest implements idempotency.Store.
+func (s *Store) FindRequest(ctx context.Context, tx convergo.Tx, scope string, key convergo.Key) (*idempotency.Record, error) {
+	digest := key.Digest()
+	r := idempotency.Record{Scope: scope, Key: key}
+	var (
+		fingerprint []byte
+		at          int64
+		header      string
+	)
+	found, err := s.one(ctx, tx, "FindRequest", []any{scope, digest[:]}, &fingerprint, &r.Status, &at, &header, &r.Body)
+	if err == nil && found {
+		r.Header, err = headersOf(header)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("postgres store %s: find request %s: %w", s.opts.Name, key, err)
+	}
+	if !found {
+		return nil, nil
+	}
+	copy(r.Fingerprint[:], fingerprint)
+	r.At = convergo.FromMicros(at)
+	return &r, nil
+}
+
+// RecordRequest implements idempotency.Store. A record of the same request in another open transaction is waited for.
+func (s *Store) RecordRequest(ctx context.Context, tx convergo.Tx, r idempotency.Record) (bool, error) {
+	header, err := headersText(r.Header)
+	if err != nil {
+		return false, fmt.Errorf("postgres store %s: record request %s: %w", s.opts.Name, r.Key, err)
+	}
+	digest := r.Key.Digest()
+	inserted, err := s.exec(ctx, tx, "RecordRequest", r.Scope, digest[:], string(r.Key), r.Fingerprint[:], int64(r.Status),
+		convergo.Micros(r.At), header, notNil(r.Body))
+	if err != nil {
+		return false, fmt.Errorf("postgres store %s: record request %s: %w", s.opts.Name, r.Key, err)
+	}
+	return inserted == 1, nil
+}

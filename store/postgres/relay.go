@@ -1,0 +1,229 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+)
+
+// promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
+const promoteMost = 1000
+
+// Claim implements relay.Store: one read-only transaction, and one that makes delayed events pending when any is due. Nothing it
+// reads grows with what is not claimed.
+func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
+	c := claiming{store: s, ctx: ctx, perLane: int64(max(perLane, 1)), now: convergo.Micros(now)}
+	for _, l := range leases {
+		if l.Lane < convergo.Lanes {
+			c.leases, c.lanes = append(c.leases, l), append(c.lanes, int16(l.Lane))
+		}
+	}
+	if err := c.run(); err != nil {
+		return relay.Claim{}, fmt.Errorf("postgres store %s: claim: %w", s.opts.Name, err)
+	}
+	return c.result, nil
+}
+
+// beginClaim: queues and lanes are read out of one snapshot; an aggregate must not look blocked in one and free in the other.
+const beginClaim = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+type claiming struct {
+	store   *Store
+	ctx     context.Context
+	session session
+	leases  []relay.Lease
+	lanes   []int16
+	perLane int64
+	now     int64
+	result  relay.Claim
+
+	seen    *snapshot
+	seq     int64
+	started time.Time
+}
+
+func (c *claiming) run() error {
+	if len(c.lanes) == 0 {
+		return c.ctx.Err()
+	}
+	promoted := false
+	for {
+		promote := false
+		err := c.store.snapshot(c.ctx, beginClaim, func(s session) (err error) {
+			c.session = s
+			promote, err = c.read(promoted)
+			return err
+		})
+		if err != nil || !promote {
+			return err
+		}
+		promoted = true
+		if err = c.promote(); err != nil {
+			return err
+		}
+	}
+}
+
+// read reads what there is; promote: delayed events are due, and must become pending first.
+func (c *claiming) read(promoted bool) (promote bool, err error) {
+	delayed, retry, err := c.due(0)
+	if err != nil {
+		return false, err
+	}
+	late := due(delayed, c.now)
+	if late && !promoted {
+		return true, nil
+	}
+	waiting := due(retry, c.now)
+	if waiting {
+		if err = c.queues(); err != nil {
+			return false, err
+		}
+	}
+	if err = c.pending(); err != nil {
+		return false, err
+	}
+	if late || waiting {
+		if delayed, retry, err = c.due(c.now); err != nil {
+			return false, err
+		}
+	}
+	c.result.More = c.result.More || late // more were due than one claim promotes
+	next := delayed
+	if next == 0 || retry != 0 && retry < next {
+		next = retry
+	}
+	c.result.NextDue = convergo.FromMicros(next)
+	return false, nil
+}
+
+// due: 0 is none.
+func due(at, now int64) bool { return at != 0 && at <= now }
+
+// due reads when the next delayed event and the next retry after a time are due.
+func (c *claiming) due(after int64) (delayed, retry int64, err error) {
+	var first, second *int64
+	var seen string
+	if _, err = c.session.one(c.ctx, "NextDue", []any{c.lanes, after}, &first, &second, &c.seq, &seen, &c.started); err != nil {
+		return 0, 0, err
+	}
+	if c.seen, err = parseSnapshot(seen); err != nil {
+		return 0, 0, err
+	}
+	if first != nil {
+		delayed = *first
+	}
+	if second != nil {
+		retry = *second
+	}
+	return delayed, retry, nil
+}
+
+// pending reads the head of each lane, from its floor on.
+func (c *claiming) pending() error {
+	floors := &c.store.floors
+	lanes, starts, life := floors.look(c.leases, c.seen, c.seq, c.started)
+	var first [convergo.Lanes]int64
+	if len(lanes) > 0 {
+		if err := c.session.each(c.ctx, "ClaimLanes", []any{lanes, starts, c.perLane}, func(rows pgx.Rows) error { return c.row(rows, &first) }); err != nil {
+			return err
+		}
+	}
+	floors.found(c.leases, c.seen, life, &first)
+	order := func(a, b relay.Pending) int {
+		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq))
+	}
+	pending := c.result.Events[c.queued():]
+	if !slices.IsSortedFunc(pending, order) {
+		slices.SortFunc(pending, order)
+	}
+	return nil
+}
+
+// queued is how many of the events come from queues; those come first.
+func (c *claiming) queued() int {
+	n := 0
+	for n < len(c.result.Events) && c.result.Events[n].Queued {
+		n++
+	}
+	return n
+}
+
+// row reads one row of ClaimLanes.
+func (c *claiming) row(rows pgx.Rows, first *[convergo.Lanes]int64) error {
+	var (
+		lane, seq, n int64
+		held         *bool
+		event        nullableEvent
+	)
+	if err := rows.Scan(event.columns(&lane, &seq, &n, &held)...); err != nil {
+		return err
+	}
+	if at := &first[lane]; *at == 0 || seq < *at {
+		*at = seq
+	}
+	switch {
+	case n > c.perLane:
+		c.result.More = true
+	case held != nil: // else its event is gone, which nothing of ours does
+		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Event: event.event(), Held: *held})
+	}
+	return nil
+}
+
+// queues reads the due queues of blocked aggregates, up to perLane events a lane.
+func (c *claiming) queues() error {
+	var lanes []int16
+	err := c.session.each(c.ctx, "DueLanes", []any{c.lanes, c.now}, func(rows pgx.Rows) error {
+		var lane int16
+		err := rows.Scan(&lane)
+		lanes = append(lanes, lane)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, lane := range lanes {
+		room := c.perLane
+		err = c.session.each(c.ctx, "ClaimQueue", []any{lane, c.now, c.perLane + 1}, func(rows pgx.Rows) error {
+			var (
+				seq, attempts int64
+				event         eventRow
+			)
+			if err := rows.Scan(event.columns(&seq, &attempts)...); err != nil {
+				return err
+			}
+			if room == 0 {
+				c.result.More = true
+				return nil
+			}
+			room--
+			c.result.Events = append(c.result.Events,
+				relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Event: event.event(), Attempts: int(attempts), Queued: true})
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// promote makes due delayed events pending, those of a lane in order of their times. One statement, its own transaction.
+func (c *claiming) promote() error {
+	s := c.store
+	if s.opts.ReadOnly {
+		return ErrReadOnly
+	}
+	return s.update(c.ctx, func(ctx context.Context, tx *Tx) error {
+		_, err := s.exec(ctx, tx, "PromoteDelayed", c.lanes, c.now, promoteMost)
+		return err
+	})
+}
