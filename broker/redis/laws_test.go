@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,11 +31,24 @@ func open(t *testing.T, cfg Config) *Broker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
+		if err := b.Close(); err != nil && b.client.Ping(context.Background()).Err() == nil {
 			t.Error(err)
 		}
 	})
 	return b
+}
+
+func restart(t *testing.T, server *testserver.Redis) {
+	t.Helper()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// die cuts the connections as the end of the process would: from here on nothing of it reaches the server.
+func die(b *Broker) {
+	_ = b.client.Close()
+	_ = b.waiting.Close()
 }
 
 func TestRedisObeysTheLawsOfBrokers(t *testing.T) {
@@ -46,13 +60,24 @@ func TestRedisObeysTheLawsOfBrokers(t *testing.T) {
 			Broker: b,
 			Guarantees: brokertest.Guarantees{
 				Durable: true, OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
-				Redelivers: cfg.AckWait,
+				Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: cfg.Lease + time.Second,
 			},
 			Restart: func(t *testing.T) brokertest.Broker {
-				if err := b.Close(); err != nil {
+				if err := server.Stop(syscall.SIGTERM, time.Minute); err != nil {
 					t.Fatal(err)
 				}
-				return open(t, cfg)
+				restart(t, server)
+				return b
+			},
+			Kill: func(t *testing.T) {
+				if err := server.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				restart(t, server)
+			},
+			Another: func(t *testing.T) (brokertest.Broker, func()) {
+				other := open(t, cfg)
+				return other, func() { die(other) }
 			},
 			Unroute: func(t *testing.T) {
 				for p := range b.cfg.Partitions {

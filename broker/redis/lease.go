@@ -173,7 +173,7 @@ func (s *source) granted(parts []*partition, held, values []string, share int, t
 	slices.SortStableFunc(kept, func(a, b *partition) int { return cmp.Compare(len(a.out), len(b.out)) })
 	for _, p := range kept[:max(0, len(kept)-share)] {
 		if p.trusted.After(now) {
-			p.leaving = true
+			p.leaving, p.ready = true, nil // read and not handed out: the next holder's
 		}
 	}
 	return count < share

@@ -12,6 +12,10 @@ import (
 	"github.com/convergo/convergo/inbox"
 )
 
+// ahead is how many entries are read at a time at least: each exchange with the server costs the same, and what was read and not
+// handed out stays with this source only as long as its lease.
+const ahead = 256
+
 // mostWait is how long a Fetch waits before it looks again without a reason.
 const mostWait = time.Second
 
@@ -29,7 +33,8 @@ type step struct {
 	ids   []string
 }
 
-// look asks once for everything that may be handed out, at most so many, and tells when to look again.
+// look asks once for everything that may be handed out. It returns at most so many deliveries of what is handed out again, leaves
+// the rest ready to be picked, and tells when to look again.
 func (s *source) look(ctx context.Context, most int) (got []inbox.Delivery, wait time.Duration, err error) {
 	s.line.Lock()
 	defer s.line.Unlock()
@@ -49,19 +54,18 @@ func (s *source) look(ctx context.Context, most int) (got []inbox.Delivery, wait
 			}
 		}
 	}
+	left := max(most, ahead)
 	for _, st := range todo.taken {
-		if len(got) < most {
-			more, err := s.takeOver(ctx, st, most-len(got))
-			got = append(got, more...)
+		if left > 0 {
+			n, err := s.takeOver(ctx, st, left)
+			left -= n
 			if err != nil {
 				return got, 0, err
 			}
 		}
 	}
-	if len(got) < most && len(todo.fresh) > 0 {
-		more, err := s.read(ctx, todo.fresh, most-len(got))
-		got = append(got, more...)
-		if err != nil {
+	if left > 0 && len(todo.fresh) > 0 {
+		if err := s.read(ctx, todo.fresh, left); err != nil {
 			return got, 0, err
 		}
 	}
@@ -91,6 +95,7 @@ func (s *source) plan(most int) plan {
 			todo.again = append(todo.again, step{p, p.value, ids})
 		case wait > 0:
 			todo.wait = min(todo.wait, wait)
+		case len(p.ready) > 0:
 		case p.cursor != "":
 			todo.taken = append(todo.taken, step{p, p.value, nil})
 		default:
@@ -142,54 +147,61 @@ func (s *source) repeat(ctx context.Context, st step, most int) ([]inbox.Deliver
 		delete(st.p.again, id)
 	}
 	s.gone(st.p, deleted)
-	return s.hand(st.p, st.value, entries, func(id string) int { return attempts[id] }), nil
+	var got []inbox.Delivery
+	for _, e := range entries {
+		if d, wanted := s.hand(st.p, e, attempts[e.id], time.Now()); wanted {
+			got = append(got, d)
+		}
+	}
+	return got, nil
 }
 
-// takeOver hands out what the consumer's instances have read and not acknowledged, in order and before anything newer. The
+// takeOver reads what the consumer's instances have read and not acknowledged, in order and before anything newer. The
 // lease is the right to it, however short ago it was read: its reader has lost the partition, or it is this one and the
 // server's answer never came.
-func (s *source) takeOver(ctx context.Context, st step, most int) ([]inbox.Delivery, error) {
+func (s *source) takeOver(ctx context.Context, st step, most int) (n int, err error) {
 	s.mu.Lock()
 	cursor := st.p.cursor
 	s.mu.Unlock()
 	answer, err := s.broker.scripts.recover.Run(ctx, s.broker.client, []string{st.p.lease, st.p.stream},
 		s.consumer, reader, st.value, cursor, most).Slice()
 	if err != nil {
-		return nil, verdict(err)
+		return 0, verdict(err)
 	}
 	state, rest, err := stateOf(answer, 4)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	next, ok := rest[0].(string)
 	if !ok {
-		return nil, errAnswer
+		return 0, errAnswer
 	}
 	entries, err := entriesOf(rest[1])
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	deleted, err := textsOf(rest[2])
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if err := s.judge(ctx, st, state); err != nil {
-		return nil, err
+		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone(st.p, deleted)
 	if !st.holds() || st.p.cursor != cursor {
-		return nil, nil
+		return 0, nil
 	}
 	if st.p.cursor = next; next == "0-0" {
 		st.p.cursor = ""
 	}
-	return s.hand(st.p, st.value, entries, func(string) int { return 0 }), nil
+	s.store(st.p, entries, 0)
+	return len(entries), nil
 }
 
-// read hands out new entries.
-func (s *source) read(ctx context.Context, steps []step, most int) ([]inbox.Delivery, error) {
+// read reads new entries.
+func (s *source) read(ctx context.Context, steps []step, most int) error {
 	keys := make([]string, 0, 2*len(steps))
 	args := []any{s.consumer, reader, most}
 	for _, st := range steps {
@@ -198,63 +210,60 @@ func (s *source) read(ctx context.Context, steps []step, most int) ([]inbox.Deli
 	}
 	answer, err := s.broker.scripts.read.Run(ctx, s.broker.client, keys, args...).Slice()
 	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, st := range steps {
-			if st.p.value == st.value {
-				st.p.uncertain()
-			}
-		}
-		return nil, verdict(err)
+		s.doubt(steps)
+		return verdict(err)
 	}
-	var got []inbox.Delivery
 	for i, part := range answer {
-		pair, ok := part.([]any)
-		if !ok {
-			return got, errAnswer
-		}
-		more, err := s.received(ctx, steps[i], pair)
-		got = append(got, more...)
-		if err != nil {
-			// The rest of the answer counts as handed out at the server: it is taken over by the next look.
-			s.mu.Lock()
-			for _, st := range steps[i:] {
-				if st.p.value == st.value {
-					st.p.uncertain()
-				}
-			}
-			s.mu.Unlock()
-			return got, err
+		if err := s.received(ctx, steps[i], part); err != nil {
+			s.doubt(steps[i:])
+			return err
 		}
 	}
-	return got, nil
+	return nil
 }
 
-func (s *source) received(ctx context.Context, st step, pair []any) ([]inbox.Delivery, error) {
-	state, rest, err := stateOf(pair, 2)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := entriesOf(rest[0])
-	if err != nil {
-		return nil, err
-	}
-	if err := s.judge(ctx, st, state); err != nil {
-		return nil, err
-	}
+// doubt makes the partitions begin with a takeover: the server may count entries as read that have not come here.
+func (s *source) doubt(steps []step) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	if !st.holds() {
+	for _, st := range steps {
 		if st.p.value == st.value {
 			st.p.uncertain()
 		}
-		return nil, nil
+	}
+}
+
+func (s *source) received(ctx context.Context, st step, part any) error {
+	pair, ok := part.([]any)
+	if !ok {
+		return errAnswer
+	}
+	state, rest, err := stateOf(pair, 2)
+	if err != nil {
+		return err
+	}
+	entries, err := entriesOf(rest[0])
+	if err != nil {
+		return err
+	}
+	if err := s.judge(ctx, st, state); err != nil || len(entries) == 0 {
+		return err
+	}
+	if !s.keeps(st, entries) {
+		s.doubt([]step{st})
+	}
+	return nil
+}
+
+func (s *source) keeps(st step, entries []entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !st.holds() {
+		return false
 	}
 	st.p.after = entries[len(entries)-1].id
-	return s.hand(st.p, st.value, entries, func(string) int { return 1 }), nil
+	s.store(st.p, entries, 1)
+	return true
 }
 
 func stateOf(answer []any, n int) (state string, rest []any, err error) {

@@ -24,6 +24,7 @@ type partition struct {
 	cursor  string    // where the takeover of unacknowledged entries goes on; "" when that is done
 	after   string    // the last entry that the group has read, as far as known; "" when not
 
+	ready []readied          // read and not handed out yet, in order; dropped with the lease, for the next holder takes them over
 	out   map[string]*flight // handed out and not acknowledged
 	again map[string]*flight // to be handed out again, each when it is due; nothing newer before
 }
@@ -34,10 +35,16 @@ type flight struct {
 	due     time.Time // when it is handed out again
 }
 
+// readied is an entry that was read and not handed out yet.
+type readied struct {
+	entry
+	attempt int
+}
+
 // take makes the partition this source's.
 func (p *partition) take(value string, trusted time.Time) {
 	p.value, p.trusted, p.leaving = value, trusted, false
-	p.cursor, p.after = "0-0", ""
+	p.cursor, p.after, p.ready = "0-0", "", nil
 	p.out, p.again = map[string]*flight{}, map[string]*flight{}
 }
 
@@ -45,7 +52,7 @@ func (p *partition) take(value string, trusted time.Time) {
 func (p *partition) drop() { p.take("", time.Time{}) }
 
 // uncertain makes the next look begin with what is unacknowledged: entries may have been read whose answer never came.
-func (p *partition) uncertain() { p.cursor = "0-0" }
+func (p *partition) uncertain() { p.cursor, p.ready = "0-0", nil }
 
 // expire moves what was handed out and not acknowledged in time to again.
 func (p *partition) expire(now time.Time) {

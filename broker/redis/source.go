@@ -107,9 +107,15 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 		if err := ctx.Err(); err != nil {
 			return nil, s.outage(err)
 		}
+		if got := s.pick(max(most, 1)); len(got) > 0 {
+			return got, nil
+		}
 		got, wait, err := s.look(ctx, max(most, 1))
 		if len(got) > 0 {
 			return got, nil // an error shows itself again
+		}
+		if got = s.pick(max(most, 1)); len(got) > 0 {
+			return got, nil
 		}
 		if err != nil {
 			return nil, s.outage(err)
@@ -177,29 +183,51 @@ func (s *source) wants(topic string, e convergo.Event, malformed error) bool {
 	return slices.ContainsFunc(s.subjects, func(subject convergo.Subject) bool { return subject.Covers(topic, e.Type) })
 }
 
-// hand makes deliveries of what was read under the lease value. The caller holds the lock.
-func (s *source) hand(p *partition, value string, entries []entry, attempt func(id string) int) []inbox.Delivery {
-	var got []inbox.Delivery
-	due := time.Now().Add(s.broker.cfg.AckWait)
+// store keeps what was read to be handed out. The caller holds the lock.
+func (s *source) store(p *partition, entries []entry, attempt int) {
 	for _, e := range entries {
 		if p.out[e.id] != nil || s.acks[p][e.id] {
 			continue // a takeover after a lost answer meets what is here already
 		}
-		delete(p.again, e.id)
-		event, malformed := e.event()
-		if !s.wants(p.topic, event, malformed) {
-			s.note(p, e.id)
+		p.ready = append(p.ready, readied{e, attempt})
+	}
+}
+
+// pick hands out what was read, partition by partition. A partition that has entries to be handed out again waits for them.
+func (s *source) pick(most int) (got []inbox.Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for i := range s.parts {
+		p := s.parts[(s.first+i)%len(s.parts)]
+		if p.value == "" || p.leaving || len(p.again) > 0 || !p.trusted.After(now) {
 			continue
 		}
-		f := &flight{attempt: attempt(e.id), due: due}
-		p.out[e.id] = f
-		got = append(got, inbox.Delivery{
-			Event: event, Malformed: malformed, Attempt: f.attempt,
-			Ack:    func(context.Context) error { return s.ack(p, value, e.id) },
-			Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, value, e.id, delay) },
-		})
+		for len(p.ready) > 0 && len(got) < most {
+			r := p.ready[0]
+			p.ready = p.ready[1:]
+			if d, wanted := s.hand(p, r.entry, r.attempt, now); wanted {
+				got = append(got, d)
+			}
+		}
 	}
 	return got
+}
+
+// hand makes a delivery of an entry, or acknowledges it when the consumer does not want it. The caller holds the lock.
+func (s *source) hand(p *partition, e entry, attempt int, now time.Time) (d inbox.Delivery, wanted bool) {
+	event, malformed := e.event()
+	if !s.wants(p.topic, event, malformed) {
+		s.note(p, e.id)
+		return d, false
+	}
+	value := p.value
+	p.out[e.id] = &flight{attempt: attempt, due: now.Add(s.broker.cfg.AckWait)}
+	return inbox.Delivery{
+		Event: event, Malformed: malformed, Attempt: attempt,
+		Ack:    func(context.Context) error { return s.ack(p, value, e.id) },
+		Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, value, e.id, delay) },
+	}, true
 }
 
 // ack notes that the entry is done with; notes are sent together, a moment later. It holds also when the partition was lost
