@@ -189,7 +189,7 @@ func orderDamage() []damage {
 		{name: "requested and forgotten", equation: refunds, pick: aRefund, do: []string{`UPDATE "order".refund SET status = 'REQUESTED' WHERE refund_no = :k`}},
 		{name: "failed on one side", equation: refunds, pick: aRefund, do: []string{`UPDATE payment.payment_refund SET state = 'FAILED' WHERE refund_no = :k`}},
 		{name: "line share off by one", equation: sums, pick: discounted, do: []string{`UPDATE "order".order_line SET coupon_share = coupon_share + 1 WHERE order_no = :k AND line_no = 1`}},
-		{name: "shares moved between lines", equation: sums, pick: `SELECT order_no FROM "order".order_line WHERE line_no IN (1, 2) AND payable > 1 GROUP BY order_no HAVING COUNT(*) = 2 LIMIT 1`,
+		{name: "shares moved between lines", equation: sums, pick: `SELECT order_no FROM "order".order_line WHERE line_no IN (1, 2) AND payable > refunded_cash GROUP BY order_no HAVING COUNT(*) = 2 LIMIT 1`,
 			do: []string{`UPDATE "order".order_line SET payable = payable + 1 WHERE order_no = :k AND line_no = 1`, `UPDATE "order".order_line SET payable = payable - 1 WHERE order_no = :k AND line_no = 2`}},
 		{name: "line missing", equation: sums, pick: done, do: []string{`DELETE FROM "order".order_line WHERE order_no = :k`}},
 		{name: "line without order", equation: sums, pick: done, do: []string{`UPDATE "order".order_line SET order_no = 'NO-SUCH' WHERE order_no = :k AND line_no = 1`}, want: "NO-SUCH"},

@@ -6,31 +6,35 @@ import (
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/machine"
 )
 
 // changes wakes those who wait for an order to change. It is a hint in this process only: a waiter also looks by itself
 // every now and then, so one that misses a wake-up, or whose order is moved by another process, is late and never wrong.
 type changes struct {
 	mu      sync.Mutex
-	waiting map[string]map[chan struct{}]struct{}
+	waiting map[string]map[chan struct{}]string // by order: who waits, and for what (see arrived)
 }
 
-func newChanges() *changes { return &changes{waiting: map[string]map[chan struct{}]struct{}{}} }
+func newChanges() *changes { return &changes{waiting: map[string]map[chan struct{}]string{}} }
 
 // lookAgain is how long a waiter waits without a wake-up before it looks by itself.
 const lookAgain = 250 * time.Millisecond
 
-// announce wakes the order's waiters after the commit.
-func (c *changes) announce(tx convergo.Tx, no string) {
+// announce wakes, after the commit, those who wait for what the order has become.
+func (c *changes) announce(tx convergo.Tx, no string, state machine.State, payable bool) {
 	if after, ok := tx.(convergo.AfterCommit); ok {
-		after.AfterCommit(func() { c.wake(no) })
+		after.AfterCommit(func() { c.wake(no, state, payable) })
 	}
 }
 
-func (c *changes) wake(no string) {
+func (c *changes) wake(no string, state machine.State, payable bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for w := range c.waiting[no] {
+	for w, where := range c.waiting[no] {
+		if !arrived(where, state, payable) {
+			continue
+		}
 		select {
 		case w <- struct{}{}:
 		default:
@@ -38,15 +42,15 @@ func (c *changes) wake(no string) {
 	}
 }
 
-// subscribe returns a channel that gets a value at changes from now on, and how to end it.
-func (c *changes) subscribe(no string) (woken <-chan struct{}, done func()) {
+// subscribe returns a channel that gets a value when the order has arrived from now on, and how to end it.
+func (c *changes) subscribe(no, where string) (woken <-chan struct{}, done func()) {
 	w := make(chan struct{}, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting[no] == nil {
-		c.waiting[no] = map[chan struct{}]struct{}{}
+		c.waiting[no] = map[chan struct{}]string{}
 	}
-	c.waiting[no][w] = struct{}{}
+	c.waiting[no][w] = where
 	return w, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -58,16 +62,18 @@ func (c *changes) subscribe(no string) (woken <-chan struct{}, done func()) {
 }
 
 // until calls look until it is satisfied, it fails, the timeout is over or ctx ends; the last two are no errors. It looks
-// at least once.
-func (c *changes) until(ctx context.Context, no string, timeout time.Duration, look func() (satisfied bool, err error)) error {
-	woken, done := c.subscribe(no) // before looking: a change between the look and the wait is not missed
+// at least once, and tells the last look before it gives up that it is the last.
+func (c *changes) until(
+	ctx context.Context, no, where string, timeout time.Duration, look func(last bool) (satisfied bool, err error),
+) error {
+	woken, done := c.subscribe(no, where) // before looking: a change between the look and the wait is not missed
 	defer done()
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		satisfied, err := look()
+		satisfied, err := look(timeout <= 0)
 		if satisfied || err != nil || timeout <= 0 {
 			return err
 		}
@@ -75,7 +81,7 @@ func (c *changes) until(ctx context.Context, no string, timeout time.Duration, l
 		case <-woken:
 		case <-tick.C:
 		case <-deadline.C:
-			_, err := look()
+			_, err := look(true)
 			return err
 		case <-ctx.Done():
 			return nil

@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,7 +33,7 @@ func (s *Service) apply(ctx context.Context, tx convergo.Tx, r machine.Request) 
 	case errors.Is(err, machine.ErrNotFound):
 		return res, convergo.Permanent(err)
 	case err == nil && res.Answer == machine.Applied:
-		s.changes.announce(tx, r.ID)
+		s.changes.announce(tx, r.ID, res.State, false)
 	}
 	return res, err
 }
@@ -124,12 +125,20 @@ func (s *Service) answered(ctx context.Context, tx convergo.Tx, e convergo.Event
 	if _, err := s.exec(ctx, tx, statement, args...); err != nil {
 		return err
 	}
+	var ready bool
+	err = tx.QueryRowContext(ctx, s.sql.Get("ReadyToPay"), a.OrderNo).Scan(&ready)
+	if errors.Is(err, sql.ErrNoRows) {
+		return convergo.Permanent(fmt.Errorf("there is no order %q", a.OrderNo))
+	}
+	if err != nil {
+		return fmt.Errorf("ReadyToPay: %w", err)
+	}
+	if !ready {
+		return nil // an order that is closed meanwhile gets its things released by OrderCanceled
+	}
 	o, err := s.mustFind(ctx, tx, a.OrderNo)
 	if err != nil {
 		return err
-	}
-	if o.Status != Created || o.PayableAt != 0 || !o.held() {
-		return nil // an order that is closed meanwhile gets its things released by OrderCanceled
 	}
 	return s.makePayable(ctx, tx, *o, e.Key)
 }
@@ -142,6 +151,12 @@ func (s *Service) makePayable(ctx context.Context, tx convergo.Tx, o row, cause 
 		return err
 	}
 	shared, coupon, points := share(plainLines(lines), o.CouponValue, min(o.PointsLocked, o.PointsToSpend))
+	if coupon == 0 && points == 0 {
+		if _, err := s.exec(ctx, tx, "SetWholeLines", o.OrderNo); err != nil {
+			return err
+		}
+		shared = nil
+	}
 	for _, l := range shared {
 		if _, err := s.exec(ctx, tx, "SetLineShares", l.CouponShare, l.PointsShare, l.Payable, o.OrderNo, l.LineNo); err != nil {
 			return err
@@ -156,9 +171,10 @@ func (s *Service) makePayable(ctx context.Context, tx convergo.Tx, o row, cause 
 		return fmt.Errorf("order %s changed while it became payable; try again", o.OrderNo)
 	}
 	if payable == 0 {
-		return s.pay(ctx, tx, o.OrderNo, payment{"none", "ZERO:" + o.OrderNo, cause})
+		o.CouponTotal, o.PointsSpent, o.Payable = coupon, points, 0
+		return s.pay(ctx, tx, &o, payment{"none", "ZERO:" + o.OrderNo, cause})
 	}
-	s.changes.announce(tx, o.OrderNo)
+	s.changes.announce(tx, o.OrderNo, Created, true)
 	return s.emit(ctx, tx, trade.OrderPayable, "", o.OrderNo, o.Version+1, trade.Payable{
 		OrderNo: o.OrderNo, UserID: o.UserID, Currency: o.Currency, Amount: payable, ExpiresAt: convergo.FromMicros(o.ExpiresAt),
 	})
@@ -196,8 +212,10 @@ type payment struct {
 func (p payment) cause() string { return p.channel + ":" + p.transaction }
 
 // pay moves the order to PAID because of one payment. The same payment again changes nothing; a second one, or one for
-// an order that is CANCELED, must have been told apart by the payment service, so here it is a fault for a person.
-func (s *Service) pay(ctx context.Context, tx convergo.Tx, no string, p payment) error {
+// an order that is CANCELED, must have been told apart by the payment service, so here it is a fault for a person. o is the
+// order as it was when it became payable or later: what OrderPaid tells of it does not change after that.
+func (s *Service) pay(ctx context.Context, tx convergo.Tx, o *row, p payment) error {
+	no := o.OrderNo
 	res, err := s.apply(ctx, tx, machine.Request{ID: no, Move: "pay", Cause: p.cause(), Key: p.key, Actor: "payment"})
 	if err != nil {
 		return err
@@ -210,10 +228,6 @@ func (s *Service) pay(ctx context.Context, tx convergo.Tx, no string, p payment)
 			p.cause(), no, res.State, res.Cause))
 	}
 	if _, err := s.exec(ctx, tx, "SetPaid", p.channel, p.transaction, convergo.Micros(s.deps.Now()), no); err != nil {
-		return err
-	}
-	o, err := s.mustFind(ctx, tx, no)
-	if err != nil {
 		return err
 	}
 	lines, err := s.lines(ctx, tx, no)
@@ -241,7 +255,7 @@ func (s *Service) onPaymentSucceeded(ctx context.Context, tx convergo.Tx, e conv
 		return convergo.Permanent(fmt.Errorf("payment %s:%s of class %s, %d %s, does not fit order %s: payable %d %s (0: not yet payable)",
 			r.Channel, r.Transaction, r.Class, r.Amount, r.Currency, o.OrderNo, o.Payable, o.Currency))
 	}
-	return s.pay(ctx, tx, r.OrderNo, payment{r.Channel, r.Transaction, e.Key})
+	return s.pay(ctx, tx, o, payment{r.Channel, r.Transaction, e.Key})
 }
 
 // onPaymentClosed is the moment from which no money can come: only now is what was held let go.
@@ -300,12 +314,12 @@ func (s *Service) moved(ctx context.Context, tx convergo.Tx, e convergo.Event, m
 		}
 		return nil
 	}
-	o, err := s.mustFind(ctx, tx, a.OrderNo)
-	if err != nil {
+	var user string
+	if err := tx.QueryRowContext(ctx, s.sql.Get("StateOfOrder"), a.OrderNo).Scan(&user, new(string), new(int64)); err != nil {
+		return fmt.Errorf("StateOfOrder: %w", err)
+	}
+	if _, err := s.exec(ctx, tx, "Touch", convergo.Micros(s.deps.Now()), a.OrderNo); err != nil {
 		return err
 	}
-	if _, err := s.exec(ctx, tx, "Touch", convergo.Micros(s.deps.Now()), o.OrderNo); err != nil {
-		return err
-	}
-	return s.emit(ctx, tx, eventType, "", o.OrderNo, res.Version, trade.Moved{OrderNo: o.OrderNo, UserID: o.UserID})
+	return s.emit(ctx, tx, eventType, "", a.OrderNo, res.Version, trade.Moved{OrderNo: a.OrderNo, UserID: user})
 }

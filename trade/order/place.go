@@ -165,7 +165,8 @@ func (s *Service) placeNew(ctx context.Context, tx convergo.Tx, no, userID strin
 	if err := s.deps.Outbox.Add(ctx, tx, timeout); err != nil {
 		return nil, err
 	}
-	return s.placed(ctx, tx, no)
+	return answerOf(row{OrderNo: no, UserID: userID, Currency: b.Currency, GoodsTotal: total, CouponCode: b.CouponCode,
+		PointsToSpend: b.PointsToSpend, Reference: b.Reference, ExpiresAt: convergo.Micros(expires), CreatedAt: at}, lines), nil
 }
 
 // placed is the answer that was, or is, given to the request that placed the order; made of what never changes.
@@ -178,15 +179,19 @@ func (s *Service) placed(ctx context.Context, tx convergo.Tx, no string) (*place
 	if err != nil {
 		return nil, err
 	}
-	out := &placeAnswer{Location: "/orders/" + no, Body: PlacedOrder{
-		OrderNo: no, UserID: o.UserID, Status: Created, Currency: o.Currency, GoodsTotal: o.GoodsTotal, CouponCode: o.CouponCode,
+	return answerOf(*o, plainLines(lines)), nil
+}
+
+func answerOf(o row, lines []trade.Line) *placeAnswer {
+	out := &placeAnswer{Location: "/orders/" + o.OrderNo, Body: PlacedOrder{
+		OrderNo: o.OrderNo, UserID: o.UserID, Status: Created, Currency: o.Currency, GoodsTotal: o.GoodsTotal, CouponCode: o.CouponCode,
 		PointsToSpend: o.PointsToSpend, Reference: o.Reference, ExpiresAt: convergo.FromMicros(o.ExpiresAt),
 		CreatedAt: convergo.FromMicros(o.CreatedAt),
 	}}
 	for _, l := range lines {
 		out.Body.Lines = append(out.Body.Lines, PlacedLine{l.LineNo, l.SKU, l.Quantity, l.UnitPrice, l.Amount})
 	}
-	return out, nil
+	return out
 }
 
 // check finds what is wrong with the request by itself.

@@ -37,6 +37,15 @@ SELECT order_no, user_id, status, version, currency, goods_total, coupon_code, c
   transaction_id, client_ref, expires_at, refund_count, created_at, updated_at
 FROM orders WHERE order_no = ?
 
+-- name: StateOfOrder
+SELECT user_id, status, payable_at FROM orders WHERE order_no = ?
+
+-- name: ReadyToPay
+-- All that was asked for is held, and nobody has made the order payable or closed it.
+SELECT CASE WHEN status = 'CREATED' AND payable_at = 0 AND stock_held = 1 AND coupon_held = 1 AND points_held = 1 AND risk_approved = 1
+       THEN 1 ELSE 0 END
+FROM orders WHERE order_no = ?
+
 -- name: OrdersOfUser
 -- Order numbers grow with time, so the index on (user_id, order_no) serves newest first without a sort.
 SELECT order_no, user_id, status, version, currency, goods_total, coupon_code, coupon_value, points_to_spend, points_locked,
@@ -66,6 +75,10 @@ UPDATE orders SET risk_approved = 1, updated_at = ? WHERE order_no = ? AND risk_
 -- Once, and only while the order is open: a cancel that was first leaves no row to change.
 UPDATE orders SET coupon_total = ?, points_spent = ?, payable = ?, payable_at = ?, updated_at = ?, version = version + 1
 WHERE order_no = ? AND status = 'CREATED' AND payable_at = 0
+
+-- name: SetWholeLines
+-- Without coupon and points nothing is shared out: all lines in one statement.
+UPDATE order_line SET payable = amount WHERE order_no = ?
 
 -- name: SetLineShares
 UPDATE order_line SET coupon_share = ?, points_share = ?, payable = ? WHERE order_no = ? AND line_no = ?

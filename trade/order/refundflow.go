@@ -75,7 +75,6 @@ func (s *Service) finishRefund(ctx context.Context, tx convergo.Tx, r refundRow,
 		}
 		version = res.Version
 	}
-	s.changes.announce(tx, o.OrderNo)
 	return s.emit(ctx, tx, trade.OrderRefunded, convergo.Key("OrderRefunded:"+r.RefundNo), o.OrderNo, version, payload)
 }
 

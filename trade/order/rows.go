@@ -42,8 +42,6 @@ type row struct {
 	UpdatedAt     int64         `db:"updated_at"`
 }
 
-func (r row) held() bool { return r.StockHeld && r.CouponHeld && r.PointsHeld && r.RiskApproved }
-
 // line is an order line with what refunds have taken of it.
 type line struct {
 	trade.Line

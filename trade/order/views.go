@@ -2,6 +2,8 @@ package order
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -99,7 +101,7 @@ func (s *Service) visible(ctx context.Context, tx convergo.Tx, no string) (*row,
 		return nil, err
 	}
 	if o == nil || !trade.Owns(ctx, o.UserID) {
-		return nil, trade.NotFound("path.no", "you have no order with this number")
+		return nil, errNoSuchOrder()
 	}
 	return o, nil
 }
@@ -138,8 +140,11 @@ func (s *Service) getOrder(ctx context.Context, in *getOrder) (*orderAnswer, err
 		timeout = 0
 	}
 	out := &orderAnswer{Status: http.StatusOK}
-	err = s.changes.until(ctx, in.No, timeout, func() (bool, error) {
-		err := s.deps.DB.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+	err = s.changes.until(ctx, in.No, in.Wait, timeout, func(last bool) (there bool, err error) {
+		err = s.deps.DB.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+			if there, err = s.there(ctx, tx, in.No, in.Wait); err != nil || !there && !last {
+				return err
+			}
 			o, err := s.visible(ctx, tx, in.No)
 			if err != nil {
 				return err
@@ -147,10 +152,32 @@ func (s *Service) getOrder(ctx context.Context, in *getOrder) (*orderAnswer, err
 			out.Body, err = s.view(ctx, tx, *o)
 			return err
 		})
-		return arrived(in.Wait, out.Body.Status, out.Body.IsPayable), err
+		return there, err
 	})
 	return out, err
 }
+
+// there tells whether the order has got where somebody waits for it. It reads little: most looks find that it has not.
+func (s *Service) there(ctx context.Context, tx convergo.Tx, no, where string) (bool, error) {
+	if where == "" {
+		return true, nil
+	}
+	var (
+		user      string
+		state     machine.State
+		payableAt int64
+	)
+	err := tx.QueryRowContext(ctx, s.sql.Get("StateOfOrder"), no).Scan(&user, &state, &payableAt)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !trade.Owns(ctx, user) {
+		return false, errNoSuchOrder()
+	}
+	if err != nil {
+		return false, fmt.Errorf("StateOfOrder: %w", err)
+	}
+	return arrived(where, state, payableAt != 0), nil
+}
+
+func errNoSuchOrder() error { return trade.NotFound("path.no", "you have no order with this number") }
 
 // arrived tells whether there is nothing left to wait for: the order is there, is past it, or cannot get there.
 func arrived(wait string, state machine.State, payable bool) bool {
