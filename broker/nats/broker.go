@@ -96,6 +96,26 @@ func (b *Broker) Close() error {
 	return errors.Join(failures...)
 }
 
+// patience bounds one request. A server that is losing the lead may never answer, so a request that is repeated must not wait for
+// as long as a lease.
+func (b *Broker) patience() time.Duration { return min(b.cfg.Timeout, b.cfg.Lease/4) }
+
+// insist repeats a request that can be repeated, while the servers cannot be reached or are choosing a leader, until ctx ends.
+func (b *Broker) insist(ctx context.Context, request func(ctx context.Context) error) error {
+	for {
+		once, cancel := context.WithTimeout(ctx, b.patience())
+		err := request(once)
+		cancel()
+		if err == nil || convergo.VerdictOf(judged(err)) != convergo.Outage {
+			return err
+		}
+		pause(ctx, nil, time.Now().Add(100*time.Millisecond))
+		if ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // poke makes every group look again.
 func (b *Broker) poke() {
 	b.mu.Lock()

@@ -102,7 +102,7 @@ func (b *Broker) readPosition(ctx context.Context, consumer string, n int) (p po
 // read gets a value; a key that is not there has revision 0. A replica that lags may answer with an old value: a write against
 // its revision fails then.
 func (b *Broker) read(ctx context.Context, key string, value any) (revision uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	entry, err := b.bucket.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -121,7 +121,7 @@ var errConflict = errors.New("another instance has written in between")
 
 // write stores a value if the key still has that revision; otherwise errConflict. After another error it may be stored or not.
 func (b *Broker) write(ctx context.Context, key string, value any, revision uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	text, err := json.Marshal(value)
 	if err != nil {

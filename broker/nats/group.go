@@ -87,7 +87,9 @@ func (g *group) joining(ctx context.Context) error {
 
 // join makes this instance a member and begins its loop.
 func (g *group) join(ctx context.Context) error {
-	if err := g.step(ctx); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 4*g.broker.cfg.Timeout)
+	defer cancel()
+	if err := g.broker.insist(ctx, g.step); err != nil {
 		return err
 	}
 	hint, err := g.broker.conn.Subscribe(g.hintSubject(), func(*nats.Msg) { g.wake() })

@@ -24,7 +24,7 @@ var names atomic.Int64
 func config(s *testserver.NATS) nats.Config {
 	n := names.Add(1)
 	return nats.Config{
-		URL: s.URL, Stream: fmt.Sprint("LAW", n), Prefix: fmt.Sprint("law", n), AckWait: time.Second, Lease: 2 * time.Second, Timeout: 5 * time.Second,
+		URL: s.URL, Stream: fmt.Sprint("LAW", n), Prefix: fmt.Sprint("law", n), Lease: 2 * time.Second, Timeout: 5 * time.Second,
 	}
 }
 
@@ -38,8 +38,9 @@ func open(t *testing.T, cfg nats.Config) *nats.Broker {
 	return b
 }
 
-func backend(t *testing.T, server *testserver.NATS) brokertest.Backend {
+func backend(t *testing.T, server *testserver.NATS, ackWait time.Duration) brokertest.Backend {
 	cfg := config(server)
+	cfg.AckWait = ackWait
 	b := open(t, cfg)
 	return brokertest.Backend{
 		Broker: b,
@@ -90,10 +91,10 @@ func restart(t *testing.T, s *testserver.NATS, end func(*testserver.NATSNode) er
 
 func TestNATSObeysTheLawsOfBrokers(t *testing.T) {
 	server := testserver.Shared(t, &servers, "nats", testserver.OpenNATS)
-	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server) })
+	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server, time.Second) })
 }
 
 func TestANATSClusterObeysTheLawsOfBrokers(t *testing.T) {
 	server := testserver.Shared(t, &servers, "cluster", testserver.OpenNATSCluster)
-	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server) })
+	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server, 3*time.Second) })
 }

@@ -45,7 +45,7 @@ func (p *partition) readSome(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	create, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	create, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	reader, err := b.js.CreateConsumer(create, b.cfg.Stream, config)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *partition) readSome(ctx context.Context) error {
 // time of the last message that was read: what came after that was never read.
 func (p *partition) next(ctx context.Context) (jetstream.ConsumerConfig, error) {
 	b := p.group.broker
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
 	defer cancel()
 	p.group.mu.Lock()
 	read, from := p.read, p.from

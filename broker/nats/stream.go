@@ -26,11 +26,11 @@ func (b *Broker) prepare(ctx context.Context) error {
 	if b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithDefaultTimeout(b.cfg.Timeout)); err != nil {
 		return err
 	}
-	stream, err := b.stream(ctx)
-	if err != nil {
+	var stream jetstream.Stream
+	if err := b.insist(ctx, func(ctx context.Context) (err error) { stream, err = b.stream(ctx); return err }); err != nil {
 		return err
 	}
-	if b.bucket, err = b.openBucket(ctx); err != nil {
+	if err := b.insist(ctx, func(ctx context.Context) (err error) { b.bucket, err = b.openBucket(ctx); return err }); err != nil {
 		return err
 	}
 	config := stream.CachedInfo().Config
@@ -72,7 +72,10 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", b.cfg.Stream, judged(err))
 	}
-	return stream, b.fits(stream.CachedInfo().Config)
+	if err := b.fits(stream.CachedInfo().Config); err != nil {
+		return nil, convergo.Permanent(err)
+	}
+	return stream, nil
 }
 
 // fits refuses a stream whose subjects mean something else: an aggregate's events would come to two readers at once.
@@ -111,10 +114,15 @@ func (b *Broker) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return bucket, nil
 }
 
-// judged tells an outage from a refusal, which stays until somebody changes a setting.
+// judged tells an outage from a refusal, which stays until somebody changes a setting. A cluster without enough servers
+// answers 400 too.
 func judged(err error) error {
+	const (
+		noPeers  = 10005 // "no suitable peers for placement"
+		noCopies = 10074 // "replicas > 1 not supported in non-clustered mode"
+	)
 	var api *jetstream.APIError
-	if errors.As(err, &api) && api.Code < 500 {
+	if convergo.VerdictOf(err) == convergo.Park || errors.As(err, &api) && (api.Code < 500 && api.ErrorCode != noPeers || api.ErrorCode == noCopies) {
 		return err
 	}
 	return convergo.Unreachable(err)
