@@ -101,18 +101,18 @@ const replayChunk = 2000
 // Replay implements ops.Outbox.
 func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err error) {
 	us := convergo.Micros(since)
-	replay := func(events string, writtenSince int64) error {
+	replay := func(lock string, args ...any) error {
 		made := int64(0)
 		err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 			made = 0
-			ids, err := list(ctx, tx, scanID, s.with("LockEvents", ":events", events), writtenSince)
+			ids, err := list(ctx, tx, scanID, s.sql.Get(lock), args...)
 			if err != nil {
-				return fmt.Errorf("LockEvents: %w", err)
+				return fmt.Errorf("%s: %w", lock, err)
 			}
 			if len(ids) == 0 {
 				return nil
 			}
-			if made, err = s.execWith(ctx, tx, "ReplayEvents", []string{":ids", numbers(ids)}); made > 0 {
+			if made, err = s.exec(ctx, tx, "ReplayEvents", array(ids)); made > 0 {
 				s.wakeAfter(tx)
 			}
 			return err
@@ -126,7 +126,7 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 	slices.Sort(delayed)
 	for ids := range slices.Chunk(delayed, replayChunk) {
 		if err == nil {
-			err = replay("id IN ("+numbers(ids)+")", math.MinInt64)
+			err = replay("LockListed", array(ids))
 		}
 	}
 	var low, high int64
@@ -134,7 +134,7 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 		low, high, err = s.writtenSince(ctx, us)
 	}
 	for ; err == nil && low <= high; low += replayChunk {
-		err = replay(fmt.Sprintf("id BETWEEN %d AND %d", low, min(low+replayChunk-1, high)), us)
+		err = replay("LockEvents", low, min(low+replayChunk-1, high), us)
 	}
 	if err != nil {
 		return n, s.fail("replay", err)

@@ -80,14 +80,14 @@ func (s *Store) eventsBefore(ctx context.Context, before, above int64, window in
 func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, err error) {
 	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		n = 0
-		sent, err := list(ctx, tx, scanID, s.with("SentAmong", ":ids", numbers(ids)), most)
+		sent, err := list(ctx, tx, scanID, s.sql.Get("SentAmong"), array(ids), most)
 		if err != nil {
 			return fmt.Errorf("SentAmong: %w", err)
 		}
 		if len(sent) == 0 {
 			return nil
 		}
-		again, err := list(ctx, tx, scanID, s.with("PendingAmong", ":ids", numbers(sent)))
+		again, err := list(ctx, tx, scanID, s.sql.Get("PendingAmong"), array(sent))
 		if err != nil {
 			return fmt.Errorf("PendingAmong: %w", err)
 		}
@@ -96,7 +96,7 @@ func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, 
 			return nil
 		}
 		for _, statement := range []string{"PurgeEvents", "PurgeDiscarded"} {
-			if _, err = s.execWith(ctx, tx, statement, []string{":ids", numbers(sent)}); err != nil {
+			if _, err = s.exec(ctx, tx, statement, array(sent)); err != nil {
 				return err
 			}
 		}
@@ -138,7 +138,7 @@ func (s *Store) purge(ctx context.Context, statement string, ids []int64) (n int
 	}
 	slices.Sort(ids)
 	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
-		removed, err := s.execWith(ctx, tx, statement, []string{":ids", numbers(ids)})
+		removed, err := s.exec(ctx, tx, statement, array(ids))
 		n = int(removed)
 		return err
 	})

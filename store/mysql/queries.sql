@@ -1,8 +1,9 @@
 -- Statements of the MySQL and MariaDB store. Every write runs in a transaction at READ COMMITTED: no gaps are locked, each
 -- statement sees what was committed before it began. The orders in which rows are locked: lanes by number; then rows of an
--- outbox's queues, for which the lane's lock is needed; rows of one statement by primary key. A list stands for ":name" and is
--- written into the text (numbers, and digests as hexadecimal literals, nothing else). FORCE INDEX: on a table that looks small
--- the planner would rather read all of it, and lock, or wait for, rows that are none of its business.
+-- outbox's queues, for which the lane's lock is needed; rows of one statement by primary key. A long list is a JSON array, read in
+-- its order, and each row found by its key (MariaDB turns a long IN into a subquery, and reads all of a table that looks small,
+-- FORCE INDEX or not); a short one stands for ":name" and is written into the text: numbers, and digests as hexadecimal literals,
+-- nothing else. Neither may a plan depend on statistics: who reads all of a table locks, or waits for, rows that are none of his business.
 --
 -- The database's clock is UTC_TIMESTAMP(6), fixed for a statement and not for a transaction, in microseconds. After a wait for
 -- a lock it is a little old: that renews for shorter and takes over later than it might, never the other way.
@@ -66,7 +67,7 @@ SELECT d.event_id, d.lane FROM outbox_delayed AS d FORCE INDEX (outbox_delayed_d
 INSERT INTO outbox_pending (lane, event_id) VALUES :rows
 
 -- name: DeleteDelayed
-DELETE d FROM outbox_delayed AS d FORCE INDEX (PRIMARY) WHERE d.event_id IN (:ids)
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_delayed AS d FORCE INDEX (PRIMARY) ON d.event_id = j.id
 
 -- name: SharedLanes
 -- Of what is only taken away a second copy of the same settlement finds nothing: it is enough that nobody takes the lane over.
@@ -80,22 +81,21 @@ SELECT lane, owner, token, expires_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01',
 
 -- name: DeletePending
 -- In one statement, in order of the primary key.
-DELETE p FROM outbox_pending AS p FORCE INDEX (PRIMARY) WHERE p.seq IN (:ids)
+DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_pending AS p FORCE INDEX (PRIMARY) ON p.seq = j.id
 
 -- name: DeleteWaiting
-DELETE w FROM outbox_waiting AS w FORCE INDEX (PRIMARY) WHERE w.seq IN (:ids)
+DELETE w FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_waiting AS w FORCE INDEX (PRIMARY) ON w.seq = j.id
 
 -- name: PendingToWaiting
 -- From the row that is there: a settlement that is repeated finds none and changes nothing.
 INSERT INTO outbox_waiting (seq, event_id, attempts, aggregate_digest)
 SELECT p.seq, p.event_id, ?, e.aggregate_digest
-  FROM outbox_pending AS p FORCE INDEX (PRIMARY)
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_pending AS p FORCE INDEX (PRIMARY) ON p.seq = j.id
  STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = p.event_id
- WHERE p.seq IN (:ids)
 
 -- name: WaitingAggregates
 -- Digests are those of the rows, so that a row to which another program gave a wrong one is in one queue all the same.
-SELECT w.aggregate_digest FROM outbox_waiting AS w FORCE INDEX (PRIMARY) WHERE w.seq IN (:ids)
+SELECT w.aggregate_digest FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_waiting AS w FORCE INDEX (PRIMARY) ON w.seq = j.id
 
 -- name: PendingAggregate
 SELECT e.aggregate_digest, e.lane FROM outbox_pending AS p STRAIGHT_JOIN outbox_event AS e ON e.id = p.event_id WHERE p.seq = ?
@@ -383,14 +383,16 @@ SELECT id, created_at FROM outbox_event WHERE id < ? ORDER BY id DESC LIMIT ?
 
 -- name: LockEvents
 -- So that a replay and another replay, or a purge, do not decide on the same event. Each sees what the other has done to it
--- only in its next statement. :events is a list or a range of ids.
-SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE :events AND created_at >= ? ORDER BY id FOR UPDATE
+-- only in its next statement.
+SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id BETWEEN ? AND ? AND created_at >= ? ORDER BY id FOR UPDATE
+
+-- name: LockListed
+SELECT e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id FOR UPDATE
 
 -- name: ReplayEvents
 INSERT INTO outbox_pending (lane, event_id)
-SELECT e.lane, e.id FROM outbox_event AS e FORCE INDEX (PRIMARY)
- WHERE e.id IN (:ids)
-   AND NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
+SELECT e.lane, e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
    AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = e.id)
    AND NOT EXISTS (SELECT 1 FROM outbox_discarded AS d WHERE d.event_id = e.id)
    AND e.id NOT IN (SELECT p.event_id FROM outbox_pending AS p)
@@ -456,23 +458,23 @@ SELECT id, created_at FROM outbox_event WHERE id > ? ORDER BY id LIMIT ?
 
 -- name: SentAmong
 -- Of a list of events those with no row that says they are unfinished, locked; what another purge has locked is passed over.
-SELECT e.id FROM outbox_event AS e FORCE INDEX (PRIMARY)
- WHERE e.id IN (:ids)
-   AND NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
+SELECT e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
    AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = e.id)
    AND e.id NOT IN (SELECT p.event_id FROM outbox_pending AS p)
    AND e.id NOT IN (SELECT w.event_id FROM outbox_waiting AS w)
- ORDER BY e.id LIMIT ? FOR UPDATE SKIP LOCKED
+ LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: PendingAmong
 -- What was made pending while the lock was waited for; asked again, under the lock.
-SELECT p.event_id FROM outbox_pending AS p WHERE p.event_id IN (:ids)
+SELECT p.event_id FROM outbox_pending AS p
+ WHERE p.event_id IN (SELECT j.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j)
 
 -- name: PurgeEvents
-DELETE e FROM outbox_event AS e FORCE INDEX (PRIMARY) WHERE e.id IN (:ids)
+DELETE e FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
 
 -- name: PurgeDiscarded
-DELETE d FROM outbox_discarded AS d FORCE INDEX (PRIMARY) WHERE d.event_id IN (:ids)
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_discarded AS d FORCE INDEX (PRIMARY) ON d.event_id = j.id
 
 -- name: OldMarks
 -- The oldest have the lowest ids, nearly: a window of ids is looked at, larger than what clocks shuffle. The mark of an open
@@ -484,19 +486,19 @@ SELECT m.id, m.marked_at FROM inbox_mark AS m FORCE INDEX (PRIMARY)
 
 -- name: PurgeMarks
 -- Of a letter that died since OldMarks looked the mark stays: its death has marked it anew, with another id.
-DELETE m FROM inbox_mark AS m FORCE INDEX (PRIMARY) WHERE m.id IN (:ids)
+DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN inbox_mark AS m FORCE INDEX (PRIMARY) ON m.id = j.id
 
 -- name: OldRequests
 SELECT id, created_at FROM idempotency_record ORDER BY id LIMIT ?
 
 -- name: PurgeRequests
-DELETE r FROM idempotency_record AS r FORCE INDEX (PRIMARY) WHERE r.id IN (:ids)
+DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN idempotency_record AS r FORCE INDEX (PRIMARY) ON r.id = j.id
 
 -- name: OldCalls
 SELECT id, call_group FROM outside_call FORCE INDEX (outside_call_finished) WHERE state = ? AND updated_at < ? ORDER BY updated_at LIMIT ?
 
 -- name: PurgeCalls
-DELETE c FROM outside_call AS c FORCE INDEX (PRIMARY) WHERE c.id IN (:ids)
+DELETE c FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outside_call AS c FORCE INDEX (PRIMARY) ON c.id = j.id
 
 -- name: PurgeGroup
 DELETE FROM outside_group

@@ -255,7 +255,7 @@ func (c *claiming) promote(ctx context.Context, lanes []int64) error {
 			return err
 		}
 		slices.Sort(ids)
-		_, err := s.execWith(ctx, tx, "DeleteDelayed", []string{":ids", numbers(ids)})
+		_, err := s.exec(ctx, tx, "DeleteDelayed", array(ids))
 		return err
 	})
 	c.result.More = c.result.More || more

@@ -186,6 +186,14 @@ func numbers(ids []int64) string {
 	return string(text)
 }
 
+// array is a list of numbers as a JSON array.
+func array(ids []int64) string {
+	if len(ids) == 0 {
+		return "[]"
+	}
+	return "[" + numbers(ids) + "]"
+}
+
 // literal is a digest as it stands in a statement.
 func literal(d convergo.Digest) string { return "x'" + hex.EncodeToString(d[:]) + "'" }
 

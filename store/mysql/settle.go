@@ -104,7 +104,7 @@ func (st *settling) touch(seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
 	}
-	digests, err := list(st.ctx, st.tx, scanDigest, st.store.with("WaitingAggregates", ":ids", numbers(seqs)))
+	digests, err := list(st.ctx, st.tx, scanDigest, st.store.sql.Get("WaitingAggregates"), array(seqs))
 	if err != nil {
 		return fmt.Errorf("WaitingAggregates: %w", err)
 	}
@@ -143,8 +143,7 @@ func (st *settling) move(name string, seqs []int64, args ...any) error {
 	if len(seqs) == 0 {
 		return nil
 	}
-	_, err := st.store.execWith(st.ctx, st.tx, name, []string{":ids", numbers(seqs)}, args...)
-	return err
+	return st.exec(name, append(args, array(seqs))...)
 }
 
 func (st *settling) run() error {
