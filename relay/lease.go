@@ -30,7 +30,7 @@ func (s *session) maybeLease(now time.Time) {
 	case ended && (s.stopping(now) || !s.busy()):
 	case ended:
 		s.lease(now, true)
-	case !s.busy() || s.owes() || !now.Before(s.leaseAt.Add(s.barrier())):
+	case !s.busy() || s.owes() || s.joining || !now.Before(s.leaseAt.Add(s.barrier())):
 		s.lease(now, false)
 	default:
 		s.pause.Store(true)
@@ -39,7 +39,13 @@ func (s *session) maybeLease(now time.Time) {
 
 func (s *session) lease(now time.Time, renewOnly bool) {
 	s.leasing, s.balancing = true, s.balancing || !renewOnly
-	s.leaseAt = now.Add(s.cfg.Lease / 3)
+	before, owed := s.owed, s.owes()
+	joining := s.joining && !owed
+	s.joining = false
+	if !joining {
+		s.balanceAt = now.Add(s.cfg.Lease / 3)
+	}
+	s.leaseAt = s.balanceAt
 	req := LeaseRequest{Owner: s.owner, Held: slices.Clone(s.held), Term: s.cfg.Lease, RenewOnly: renewOnly}
 	busy := s.inFlight()
 	slices.SortStableFunc(req.Held, func(a, b Lease) int {
@@ -51,12 +57,11 @@ func (s *session) lease(now time.Time, renewOnly bool) {
 		}
 		return 1
 	})
-	before, owed := s.owed, s.owes()
 	s.owed = [convergo.Lanes]bool{}
 	for _, l := range s.held {
 		if busy[l.Lane] {
 			req.Busy++
-			s.owed[l.Lane] = before[l.Lane] || !owed // the others were offered the last time
+			s.owed[l.Lane] = before[l.Lane] || !owed && !joining // the others were offered the last time
 		}
 	}
 	s.pause.Store(s.owes())
@@ -99,9 +104,9 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 	}
 	s.count(func(c *Stats) { c.Lanes = len(leases) })
 	// Those that have to give lanes up do it one after another, as what they have in flight ends.
-	joining := len(leases) == 0 || len(leases) < convergo.Lanes && (grew || now.Sub(s.began) < 2*s.cfg.Lease)
-	if soon := started.Add(s.cfg.Poll); joining && soon.Before(s.leaseAt) {
-		s.leaseAt = soon
+	joins := len(leases) == 0 || len(leases) < convergo.Lanes && (grew || now.Sub(s.began) < 2*s.cfg.Lease)
+	if soon := started.Add(s.cfg.Poll); joins && soon.Before(s.leaseAt) {
+		s.leaseAt, s.joining = soon, true
 	}
 }
 

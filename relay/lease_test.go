@@ -62,13 +62,13 @@ func TestARelayThatJoinsGetsItsShareWithinATermHoweverSlowTheBrokerIs(t *testing
 						<-time.After(slow)
 					}
 				}}
-				orders(t, store, 1000, 60)
-				first := start(store, b, relay.Config{Lease: lease})
+				orders(t, store, 400, 40)
+				first := start(store, b, relay.Config{Lease: lease, Batch: 64})
 				pass(20 * time.Second)
-				second := start(store, b, relay.Config{Lease: lease})
+				second := start(store, b, relay.Config{Lease: lease, Batch: 64})
 				took := until(t, lease, "its share", func() bool { return second.Stats().Lanes == convergo.Lanes/2 })
 				t.Logf("half of the lanes after %v", took)
-				third := start(store, b, relay.Config{Lease: lease})
+				third := start(store, b, relay.Config{Lease: lease, Batch: 64})
 				took = until(t, 2*lease, "the third's share", func() bool { return third.Stats().Lanes >= 20 })
 				t.Logf("a third of the lanes after %v", took)
 				pass(time.Minute)
@@ -78,11 +78,11 @@ func TestARelayThatJoinsGetsItsShareWithinATermHoweverSlowTheBrokerIs(t *testing
 					}
 				}
 				fast.Store(true)
-				until(t, time.Minute, "everything", b.has(60_000))
+				until(t, time.Minute, "everything", b.has(16_000))
 				for _, r := range []*running{first, second, third} {
 					r.stop(t)
 				}
-				wantOnce(t, b, 60_000)
+				wantOnce(t, b, 16_000)
 			})
 		})
 	}

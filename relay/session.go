@@ -38,6 +38,10 @@ type session struct {
 	// owed are lanes that the last balance could not touch because they had events in flight. As soon as those are through the
 	// next balance is due, before anything else is claimed: under a slow broker there is always something in flight.
 	owed [convergo.Lanes]bool
+	// joining: the next call at leaseAt is there to get lanes, and waits for nothing in flight. balanceAt is when one that gives
+	// lanes away as well is due.
+	joining   bool
+	balanceAt time.Time
 	// pause: a balance waits for the batches in flight. They end after what they are publishing now.
 	pause atomic.Bool
 	// balancing: a lease call that may give lanes away is under way, or had no answer. Until the store has told which leases
