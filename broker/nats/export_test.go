@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/convergo/convergo"
 )
 
 // Die ends the broker as the death of its process would: nothing is given back and nobody is told.
@@ -29,5 +31,17 @@ func (b *Broker) PublishRaw(ctx context.Context, subject string, headers map[str
 		m.Header.Set(name, value)
 	}
 	_, err := b.js.PublishMsg(ctx, m)
+	return err
+}
+
+// MovePosition sets the position of the partition of an aggregate, as after a loss of the stream's end.
+func (b *Broker) MovePosition(ctx context.Context, consumer string, a convergo.Aggregate, seq uint64) error {
+	n := b.publisher.Layout.Partition(a)
+	p, revision, err := b.readPosition(ctx, consumer, n)
+	if err != nil {
+		return err
+	}
+	p.Seq = seq
+	_, err = b.write(ctx, positionKey(consumer, n), p, revision)
 	return err
 }

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 
 	"github.com/convergo/convergo"
 )
@@ -59,7 +59,7 @@ type group struct {
 
 func (b *Broker) newGroup(consumer string, subjects []convergo.Subject) *group {
 	g := &group{
-		broker: b, consumer: consumer, id: nuid.Next(), subjects: subjects, mine: canonical(subjects),
+		broker: b, consumer: consumer, id: crand.Text(), subjects: subjects, mine: canonical(subjects),
 		ended: make(chan struct{}), nudge: make(chan struct{}, 1), seen: map[string]sighting{}, parts: map[int]*partition{},
 		changed: make(chan struct{}),
 	}

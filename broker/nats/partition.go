@@ -183,6 +183,7 @@ func (p *partition) store(ctx context.Context, release bool) error {
 	g.mu.Lock()
 	at, revision := p.done, p.revision
 	moved := at.Seq != p.stored.Seq
+	at.Deaths = p.stored.Deaths
 	skip := !p.claimed || !moved && !release
 	g.mu.Unlock()
 	if skip {
