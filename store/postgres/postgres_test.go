@@ -56,6 +56,7 @@ func openOn(t testing.TB, dsn string, opts postgres.Options) *postgres.Store {
 }
 
 func TestThePostgresStoreObeysTheLawsInASchema(t *testing.T) {
+	t.Parallel()
 	server := shared(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		return backend(t, server.DSN("postgres"), postgres.Options{Schema: server.Name("order")})
@@ -63,6 +64,7 @@ func TestThePostgresStoreObeysTheLawsInASchema(t *testing.T) {
 }
 
 func TestThePostgresStoreObeysTheLawsInADatabaseOfItsOwn(t *testing.T) {
+	t.Parallel()
 	server := shared(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		name, err := server.Database("laws")
@@ -71,10 +73,29 @@ func TestThePostgresStoreObeysTheLawsInADatabaseOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestThePostgresStoreObeysTheLawsWithAPoolOfOneConnection(t *testing.T) {
+// pooler is PgBouncer in transaction mode with at most size connections to the shared server.
+func pooler(t testing.TB, size int) *testserver.PgBouncer {
+	t.Helper()
 	server := shared(t)
+	return testserver.Shared(t, &servers, fmt.Sprint("pgbouncer-", size), func() (*testserver.PgBouncer, error) {
+		return testserver.OpenPgBouncer(server, size)
+	})
+}
+
+func TestThePostgresStoreObeysTheLawsThroughPgBouncerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	server, bouncer := shared(t), pooler(t, 40)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
-		b := backend(t, server.DSN("postgres"), postgres.Options{Schema: server.Name("one"), MaxConns: 1, Notify: -1})
+		return backend(t, bouncer.DSN("postgres"), postgres.Options{Schema: server.Name("pooled"), ListenDSN: server.DSN("postgres")})
+	})
+}
+
+// One connection to the server for all stores together, and one in each store.
+func TestThePostgresStoreObeysTheLawsWithOneConnectionThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	server, bouncer := shared(t), pooler(t, 1)
+	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
+		b := backend(t, bouncer.DSN("postgres"), postgres.Options{Schema: server.Name("one"), MaxConns: 1})
 		b.RowLocks = false // two transactions cannot be under way at once
 		return b
 	})

@@ -1,0 +1,174 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/postgres"
+	"github.com/convergo/convergo/testserver"
+)
+
+// quiet is a server on which nothing happens but what a test does: no autovacuum, and tests that use it run one at a time.
+func quiet(t *testing.T) *testserver.Postgres {
+	t.Helper()
+	return testserver.Shared(t, &servers, "quiet", func() (*testserver.Postgres, error) {
+		return testserver.OpenPostgres("autovacuum=off")
+	})
+}
+
+func openQuiet(t *testing.T) (*testserver.Postgres, *postgres.Store) {
+	t.Helper()
+	server := quiet(t)
+	return server, openOn(t, server.DSN("postgres"), postgres.Options{Schema: server.Name("quiet"), Notify: -1})
+}
+
+func one[T any](t testing.TB, s *postgres.Store, query string, args ...any) (value T) {
+	t.Helper()
+	must(t, s.View(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
+		return tx.QueryRowContext(ctx, query, args...).Scan(&value)
+	}))
+	return value
+}
+
+// The event's row is its history. After it was written, sending it costs the removal of one narrow row.
+func TestSendingAnEventWritesLessThanAHundredBytesOfWAL(t *testing.T) {
+	server, s := openQuiet(t)
+	const batch, batches = 500, 8
+	perEvent := func(name string) float64 {
+		leases := lease(t, s, name)
+		for i := range batches {
+			insert(t, s, many(fmt.Sprint(name, i), batch, 5)...)
+		}
+		must(t, server.Exec("postgres", "CHECKPOINT"))
+		total, commits := int64(0), s.Stats().Commits
+		xids := one[int64](t, s, "SELECT txid_snapshot_xmax(txid_current_snapshot())")
+		for range batches {
+			events := claim(t, s, leases, batch)
+			if len(events) < batch {
+				t.Fatalf("%d events claimed", len(events))
+			}
+			events = events[:batch]
+			before := one[int64](t, s, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+			settle(t, s, leases, events)
+			total += one[int64](t, s, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint") - before
+		}
+		if n := s.Stats().Commits - commits; n > 2*batches {
+			t.Errorf("%s: %d commits of ours for %d batches, want 2 a batch at most", name, n, batches)
+		}
+		if n := one[int64](t, s, "SELECT txid_snapshot_xmax(txid_current_snapshot())") - xids; n > 2*batches {
+			t.Errorf("%s: %d writing transactions on the server for %d batches, want 2 a batch at most", name, n, batches)
+		}
+		must(t, s.Release(context.Background(), name, leases))
+		return float64(total) / batches / batch
+	}
+	t.Logf("right after a checkpoint, with full-page writes: %.1f bytes of WAL an event", perEvent("full"))
+	must(t, server.Exec("postgres", "ALTER SYSTEM SET full_page_writes = off"))
+	must(t, server.Exec("postgres", "SELECT pg_reload_conf()"))
+	t.Cleanup(func() {
+		must(t, server.Exec("postgres", "ALTER SYSTEM RESET full_page_writes"))
+		must(t, server.Exec("postgres", "SELECT pg_reload_conf()"))
+	})
+	eventually(t, "full_page_writes is off", 10*time.Second, func() bool { return one[string](t, s, "SHOW full_page_writes") == "off" })
+	bytes := perEvent("plain")
+	t.Logf("without full-page writes: %.1f bytes of WAL an event", bytes)
+	if bytes > 100 || bytes < 20 {
+		t.Errorf("%.1f bytes of WAL an event, want 100 at most (and below 20 nothing was removed)", bytes)
+	}
+}
+
+// claimOf inserts 20 new events and tells how many pages their claim touches; then they are sent.
+func claimOf(t *testing.T, s *postgres.Store, leases []relay.Lease, name string) int {
+	t.Helper()
+	insert(t, s, many(name, 20, 1)...)
+	pages, err := s.ClaimBuffers(context.Background(), leases, 16)
+	must(t, err)
+	events := claim(t, s, leases, 16)
+	if len(events) != 20 {
+		t.Fatalf("%d events claimed, want 20", len(events))
+	}
+	settle(t, s, leases, events)
+	return pages
+}
+
+// work sends n events, so that as many dead rows are left behind.
+func work(t *testing.T, s *postgres.Store, leases []relay.Lease, name string, n int) {
+	t.Helper()
+	for sent := 0; sent < n; {
+		insert(t, s, many(fmt.Sprint(name, sent), 500, 1)...)
+		events := claim(t, s, leases, 100)
+		settle(t, s, leases, events)
+		sent += len(events)
+	}
+}
+
+func TestAHeldSnapshotDoesNotMakeClaimsSlow(t *testing.T) {
+	server, s := openQuiet(t)
+	db := foreign(t, server)
+	leases := lease(t, s, "a")
+	work(t, s, leases, "warm", 1000)
+	must(t, server.Exec("postgres", "VACUUM"))
+	clean := claimOf(t, s, leases, "clean")
+
+	hold(t, db)
+	work(t, s, leases, "held", 10_000)
+	held := claimOf(t, s, leases, "second")
+	t.Logf("pages of a claim of 20 events in 64 lanes: %d clean, %d with a held snapshot and 10,000 dead rows", clean, held)
+	if held > 2*clean {
+		t.Errorf("a claim touches %d pages under a held snapshot, %d without: want twice as many at most", held, clean)
+	}
+	s.ForgetFloors()
+	if naive := claimOf(t, s, leases, "naive"); naive < 4*clean {
+		t.Errorf("a claim from the beginning touches %d pages, %d when all is clean: this test shows nothing", naive, clean)
+	} else {
+		t.Logf("from the lanes' beginning: %d", naive)
+	}
+
+	late := begin(t, db, nil) // a transaction that writes, and stays open
+	_, err := s.Insert(context.Background(), late, []convergo.Event{event("late", 1)})
+	must(t, err)
+	work(t, s, leases, "open", 5000)
+	writing := claimOf(t, s, leases, "third")
+	t.Logf("with a writing transaction open too: %d", writing)
+	if writing > 2*clean {
+		t.Errorf("a claim touches %d pages while a writing transaction is open, %d without: want twice as many at most", writing, clean)
+	}
+	must(t, late.Commit())
+	if events := claim(t, s, leases, 16); len(events) != 1 || events[0].Event.Key != event("late", 1).Key {
+		t.Errorf("after its commit %d events are claimed, want the late one", len(events))
+	}
+}
+
+func TestABlockedAggregateWithManyWaitingEventsDoesNotMakeClaimsSlow(t *testing.T) {
+	server, s := openQuiet(t)
+	leases := lease(t, s, "a")
+	work(t, s, leases, "warm", 1000)
+	must(t, server.Exec("postgres", "VACUUM"))
+	clean := claimOf(t, s, leases, "clean")
+
+	insert(t, s, event("blocked", 1))
+	events := claim(t, s, leases, 1)
+	must(t, s.Settle(context.Background(), relay.Settlement{
+		Leases: needed(leases, events), Now: time.Now(),
+		Failed: []relay.Failure{{Pending: events[0], Error: "no answer", Next: time.Now().Add(time.Hour), Place: "relay.publish"}},
+	}))
+	const waiting, chunk = 50_000, 5_000
+	for n := 0; n < waiting; n += chunk {
+		var list []convergo.Event
+		for i := range chunk {
+			list = append(list, event("blocked", n+i+2))
+		}
+		insert(t, s, list...)
+		events = claim(t, s, leases, chunk)
+		must(t, s.Settle(context.Background(), relay.Settlement{Leases: needed(leases, events), Aside: events, Now: time.Now()}))
+	}
+	same(t, "waiting", one[int](t, s, "SELECT count(*) FROM outbox_waiting"), waiting+1)
+	blocked := claimOf(t, s, leases, "others")
+	t.Logf("pages of a claim of 20 events in 64 lanes: %d clean, %d with an aggregate blocked and 50,000 events waiting", clean, blocked)
+	if blocked > 3*clean {
+		t.Errorf("a claim of other aggregates touches %d pages, %d when nothing is blocked: want three times as many at most", blocked, clean)
+	}
+}
