@@ -101,11 +101,11 @@ const replayChunk = 2000
 // Replay implements ops.Outbox.
 func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err error) {
 	us := convergo.Micros(since)
-	replay := func(lock string, args ...any) error {
+	replay := func(lock, query string, args ...any) error {
 		made := int64(0)
 		err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 			made = 0
-			ids, err := list(ctx, tx, scanID, s.sql.Get(lock), args...)
+			ids, err := list(ctx, tx, scanID, query, args...)
 			if err != nil {
 				return fmt.Errorf("%s: %w", lock, err)
 			}
@@ -124,9 +124,9 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 	}
 	delayed, err := list(ctx, s.db, scanID, s.sql.Get("DueSince"), us, us)
 	slices.Sort(delayed)
-	for ids := range slices.Chunk(delayed, replayChunk) {
+	for ids := range slices.Chunk(delayed, listMost) {
 		if err == nil {
-			err = replay("LockListed", array(ids))
+			err = replay("LockListed", s.with("LockListed", ":ids", numbers(ids)))
 		}
 	}
 	var low, high int64
@@ -134,7 +134,7 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 		low, high, err = s.writtenSince(ctx, us)
 	}
 	for ; err == nil && low <= high; low += replayChunk {
-		err = replay("LockEvents", low, min(low+replayChunk-1, high), us)
+		err = replay("LockEvents", s.sql.Get("LockEvents"), low, min(low+replayChunk-1, high), us)
 	}
 	if err != nil {
 		return n, s.fail("replay", err)

@@ -40,7 +40,7 @@ func scanAged(rows *sql.Rows) (a aged, err error) { return a, rows.Scan(&a.id, &
 // PurgeSent implements ops.Keeper. Old rows are found without locks; those that are finished are locked, by primary key, and rows
 // that another purge has locked are passed over, so that cleaners do not wait for each other, nor writers for them.
 func (s *Store) PurgeSent(ctx context.Context, before time.Time, most int) (n int, err error) {
-	window, above := max(most, 1000), int64(0)
+	window, above := min(max(most, 100), listMost), int64(0)
 	for n < most {
 		var old []int64
 		if old, above, err = s.eventsBefore(ctx, convergo.Micros(before), above, window); err != nil || len(old) == 0 {
@@ -80,7 +80,7 @@ func (s *Store) eventsBefore(ctx context.Context, before, above int64, window in
 func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, err error) {
 	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		n = 0
-		sent, err := list(ctx, tx, scanID, s.sql.Get("SentAmong"), array(ids), most)
+		sent, err := list(ctx, tx, scanID, s.with("SentAmong", ":ids", numbers(ids)), most)
 		if err != nil {
 			return fmt.Errorf("SentAmong: %w", err)
 		}

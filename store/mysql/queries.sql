@@ -387,7 +387,7 @@ SELECT id, created_at FROM outbox_event WHERE id < ? ORDER BY id DESC LIMIT ?
 SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id BETWEEN ? AND ? AND created_at >= ? ORDER BY id FOR UPDATE
 
 -- name: LockListed
-SELECT e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id FOR UPDATE
+SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN (:ids) ORDER BY id FOR UPDATE
 
 -- name: ReplayEvents
 INSERT INTO outbox_pending (lane, event_id)
@@ -457,13 +457,14 @@ UNION ALL SELECT 8, COUNT(*), COALESCE(MIN(updated_at), 0) FROM outside_call WHE
 SELECT id, created_at FROM outbox_event WHERE id > ? ORDER BY id LIMIT ?
 
 -- name: SentAmong
--- Of a list of events those with no row that says they are unfinished, locked; what another purge has locked is passed over.
-SELECT e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
- WHERE NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
+-- Of a list of events (shorter than what MariaDB makes a subquery of) those with no row that says they are unfinished, locked; what another purge has locked is passed over.
+SELECT e.id FROM outbox_event AS e FORCE INDEX (PRIMARY)
+ WHERE e.id IN (:ids)
+   AND NOT EXISTS (SELECT 1 FROM outbox_delayed AS d WHERE d.event_id = e.id)
    AND NOT EXISTS (SELECT 1 FROM outbox_dead AS d WHERE d.event_id = e.id)
    AND e.id NOT IN (SELECT p.event_id FROM outbox_pending AS p)
    AND e.id NOT IN (SELECT w.event_id FROM outbox_waiting AS w)
- LIMIT ? FOR UPDATE SKIP LOCKED
+ ORDER BY e.id LIMIT ? FOR UPDATE SKIP LOCKED
 
 -- name: PendingAmong
 -- What was made pending while the lock was waited for; asked again, under the lock.

@@ -171,6 +171,10 @@ func valid(text string) string {
 // maxNameColumn is the width of the columns for an aggregate's type and id in inbox_blocked.
 const maxNameColumn = 255
 
+// listMost bounds a list that is written into a statement: MariaDB makes a subquery of an IN of a thousand
+// (in_predicate_conversion_threshold), and reads the whole table for it.
+const listMost = 500
+
 // numbers is a list of numbers as it stands in a statement; one that no row has when there are none.
 func numbers(ids []int64) string {
 	if len(ids) == 0 {
