@@ -87,7 +87,7 @@ func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
 			fmt.Sprint("listenPort=", port), fmt.Sprint("haListenPort=", replication), "namesrvAddr=" + r.NameServer,
 			"storePathRootDir=" + store, "storePathCommitLog=" + filepath.Join(store, "commitlog"),
 			"mappedFileSizeCommitLog=104857600", "mappedFileSizeConsumeQueue=600000", "maxIndexNum=400000", "maxHashSlotNum=100000",
-			"timerWheelEnable=false", "diskMaxUsedSpaceRatio=95",
+			"diskMaxUsedSpaceRatio=95",
 			"flushDiskType=SYNC_FLUSH", "brokerRole=ASYNC_MASTER", "autoCreateTopicEnable=false",
 			"transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionOpBatchInterval=300",
 		}, options.Settings...)...),

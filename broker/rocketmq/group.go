@@ -83,7 +83,9 @@ func (m *member) step(ctx context.Context) time.Duration {
 		return 0
 	case err != nil:
 		m.broker.cfg.Log.Warn("the queues of a consumer cannot be taken or kept", "consumer", m.consumer, "error", err)
-		m.fail(err)
+		m.mu.Lock()
+		m.note(err)
+		m.mu.Unlock()
 		return min(term/4, 500*time.Millisecond)
 	case !complete:
 		return min(term/4, 250*time.Millisecond)
@@ -144,6 +146,7 @@ func (m *member) balance(ctx context.Context, wanted subscription) (complete boo
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err = nil
+	m.signal()
 	complete = len(m.queues) == len(mine)
 	for _, q := range m.queues {
 		complete = complete && !q.leaving

@@ -66,19 +66,21 @@ func (b *Broker) raw(ctx context.Context, subject convergo.Subject, headers map[
 	return b.put(ctx, parts[0], []message{{body: payload, properties: properties.String()}})
 }
 
-// unroute makes all topics of the test unwritable.
-func (b *Broker) unroute(t *testing.T) {
+// unroute deletes the topic of orders.
+func (b *Broker) unroute(t *testing.T, server *testserver.RocketMQ) {
 	t.Helper()
-	masters, err := b.clusterMasters(t.Context())
+	name := b.topicName("order")
+	parts, err := b.partitions(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.partitions(t.Context(), b.topicName("order")); err != nil {
+	address, err := b.address(parts[0].Broker)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, address := range masters {
-		if _, err := b.reading.call(t.Context(), address, request(codeCreateTopic, fields("topic", b.topicName("order"), "defaultTopic", "TBW102",
-			"readQueueNums", 8, "writeQueueNums", 8, "perm", 4, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 0, "order", false), nil)); err != nil {
+	const deleteInBroker, deleteInNameServer = 215, 216
+	for code, address := range map[int]string{deleteInBroker: address, deleteInNameServer: server.NameServer} {
+		if _, err := b.reading.call(t.Context(), address, request(code, fields("topic", name), nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +116,7 @@ func TestRocketMQObeysTheLawsOfBrokers(t *testing.T) {
 				return other, other.die
 			},
 			PublishRaw: b.raw,
-			Unroute:    b.unroute,
+			Unroute:    func(t *testing.T) { b.unroute(t, server) },
 		}
 	})
 }

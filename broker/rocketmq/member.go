@@ -35,6 +35,7 @@ type member struct {
 	queues  map[partition]*queue
 	changed chan struct{} // closed, and replaced, when there may be something for Fetch
 	err     error         // the outage that there is, if any
+	outages int           // how often one was noted
 	fetched time.Time
 	beaten  time.Time // the last heartbeat that counts
 	losses  int       // how often brokers were lost
@@ -115,8 +116,20 @@ func (m *member) rebalance() {
 	}
 }
 
-// take hands out up to most deliveries of all queues. When there is none it tells for how long, or until which change, to wait.
-func (m *member) take(s *source, most int) ([]inbox.Delivery, <-chan struct{}, time.Duration, error) {
+// outage is the number of outages noted so far. When there is one the brokers are asked again now: who begins to fetch is
+// told of what is, not of what was.
+func (m *member) outage() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		m.rebalance()
+	}
+	return m.outages
+}
+
+// take hands out up to most deliveries of all queues. When there is none it tells for how long, or until which change, to
+// wait, or of an outage that was noted after the first so many.
+func (m *member) take(s *source, most, outages int) ([]inbox.Delivery, <-chan struct{}, time.Duration, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed || !m.sources[s] {
@@ -140,7 +153,7 @@ func (m *member) take(s *source, most int) ([]inbox.Delivery, <-chan struct{}, t
 			wait = min(wait, again)
 		}
 	}
-	if len(all) == 0 && m.err != nil {
+	if len(all) == 0 && m.err != nil && m.outages > outages {
 		return nil, nil, 0, m.err
 	}
 	return all, m.changed, wait, nil
@@ -210,9 +223,8 @@ func (m *member) arrived(q *queue, from int64, got pulled, err error) {
 	if q.gone || from != q.next {
 		return
 	}
-	m.err = err
 	if err != nil {
-		m.signal()
+		m.note(err)
 		return
 	}
 	for _, message := range got.messages {
@@ -281,10 +293,9 @@ func (m *member) storeOne(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// fail notes an outage for those who fetch.
-func (m *member) fail(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// note notes an outage for those who fetch. The caller holds the lock.
+func (m *member) note(err error) {
 	m.err = convergo.Unreachable(err)
+	m.outages++
 	m.signal()
 }

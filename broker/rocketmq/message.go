@@ -56,7 +56,7 @@ func encode(e convergo.Event) message {
 		b.WriteString(valueEnd)
 	}
 	for name, value := range e.Wire() {
-		if servers(name) || hasPrefixFold(name, escapedName) || strings.EqualFold(name, headerEmpty) {
+		if reservedName(name) || hasPrefixFold(name, escapedName) || strings.EqualFold(name, headerEmpty) {
 			name = escapedName + name
 		}
 		if value == "" || strings.HasPrefix(value, rawValue) {
@@ -80,8 +80,8 @@ func encode(e convergo.Event) message {
 	return message{body: body, properties: b.String()}
 }
 
-// servers tells whether a property's name is, or may once be, RocketMQ's own.
-func servers(name string) bool {
+// reservedName tells whether a property's name is, or may once be, RocketMQ's own.
+func reservedName(name string) bool {
 	return strings.HasPrefix(name, "_") || !strings.ContainsFunc(name, unicode.IsLower)
 }
 
@@ -96,7 +96,7 @@ func decode(m stored) (convergo.Event, error) {
 	wire := make(map[string]string, len(m.properties))
 	for name, value := range m.properties {
 		switch {
-		case servers(name):
+		case reservedName(name):
 			continue
 		case name == headerEmpty:
 			body = nil

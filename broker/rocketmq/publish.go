@@ -43,9 +43,10 @@ type publication struct {
 	failed map[convergo.Aggregate]failure
 }
 
+// failure is the first of an aggregate.
 type failure struct {
-	key convergo.Key
-	err error
+	index int
+	err   error
 }
 
 // sort checks the events and gives the indexes of those to be sent by their queue.
@@ -85,7 +86,9 @@ func (p *publication) fail(i int, err error) {
 	p.errs[i] = err
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failed[p.events[i].Aggregate] = failure{p.events[i].Key, err}
+	if first, ok := p.failed[p.events[i].Aggregate]; !ok || i < first.index {
+		p.failed[p.events[i].Aggregate] = failure{i, err}
+	}
 }
 
 // heldBack fails an event whose aggregate had an earlier failure. It shares an outage; another verdict is not its own.
@@ -93,10 +96,10 @@ func (p *publication) heldBack(i int) bool {
 	p.mu.Lock()
 	before, held := p.failed[p.events[i].Aggregate]
 	p.mu.Unlock()
-	if !held {
+	if !held || before.index >= i {
 		return false
 	}
-	err := fmt.Errorf("publish %s: not sent, because %s before it failed", p.events[i].Key, before.key)
+	err := fmt.Errorf("publish %s: not sent, because %s before it failed", p.events[i].Key, p.events[before.index].Key)
 	if convergo.VerdictOf(before.err) == convergo.Outage {
 		err = convergo.Unreachable(err)
 	}

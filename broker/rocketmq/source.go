@@ -94,11 +94,12 @@ type source struct{ member *member }
 
 // Fetch implements inbox.Source.
 func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) {
+	since := s.member.outage()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("fetch for %s: %w", s.member.consumer, err)
 		}
-		got, changed, wait, err := s.member.take(s, max(most, 1))
+		got, changed, wait, err := s.member.take(s, max(most, 1), since)
 		if err != nil {
 			return nil, fmt.Errorf("fetch for %s: %w", s.member.consumer, convergo.Unreachable(err))
 		}

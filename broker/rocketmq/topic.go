@@ -178,7 +178,12 @@ var errQueues = errors.New("wrong number of queues")
 // count lists a topic's queues and checks their number.
 func (b *Broker) count(name string, r route) ([]partition, error) {
 	var all []partition
+	const readAndWrite = 6
 	for _, q := range r.Queues {
+		if q.Perm&readAndWrite != readAndWrite {
+			return nil, convergo.Unreachable(fmt.Errorf("topic %s: broker %s has it with the permission %d, want 6 (read and write)",
+				name, q.Broker, q.Perm))
+		}
 		if q.Read != q.Write {
 			return nil, convergo.Unreachable(fmt.Errorf("topic %s: broker %s has %d queues to read and %d to write: %w: make the two equal",
 				name, q.Broker, q.Read, q.Write, errQueues))
