@@ -412,23 +412,31 @@ func TestAnyMixOfFailuresKeepsOrderAndOnceness(t *testing.T) {
 func TestAFailureSpendsOneAttemptAndTheOthersOfItsBatchNone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newStore()
+		var mu sync.Mutex
 		runs := map[string]int{}
+		ran := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return fmt.Sprint(runs)
+		}
 		src := newSource(event("O-1", 1), event("O-2", 1), event("O-3", 1))
 		c, _ := running(t, s, src, inbox.Config{Backoff: convergo.Backoff{Base: 10 * time.Second, Jitter: convergo.NoJitter}},
 			moved(func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
 				tx.Add("written", 1)
+				mu.Lock()
+				defer mu.Unlock()
 				if runs[e.Aggregate.ID]++; e.Aggregate.ID == "O-2" && runs["O-2"] == 1 {
 					return errWeather
 				}
 				return s.effect(ctx, tx, e)
 			}))
 		settle()
-		same(t, "runs", fmt.Sprint(runs), "map[O-1:2 O-2:1 O-3:1]")
+		same(t, "runs", ran(), "map[O-1:2 O-2:1 O-3:1]")
 		same(t, "written", s.number(t, "written"), 2)
 		same(t, "failed attempts", c.Stats().Failed, 1)
 		same(t, "applied", c.Stats().Applied, 2)
 		pass(10 * time.Second)
-		same(t, "runs after the back-off", fmt.Sprint(runs), "map[O-1:2 O-2:2 O-3:1]")
+		same(t, "runs after the back-off", ran(), "map[O-1:2 O-2:2 O-3:1]")
 		same(t, "written", s.number(t, "written"), 3)
 		same(t, "the order that had failed", s.log("O-2"), "[1]")
 	})
