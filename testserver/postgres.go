@@ -220,6 +220,52 @@ func (p *Postgres) Database(prefix string) (string, error) {
 	return name, p.Exec("postgres", "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 }
 
+// Kill ends the server as a power cut does: the postmaster and all its children, which are in sessions of their own, and waits
+// until they are gone. Their shared memory would keep the next start from succeeding.
+func (p *Postgres) Kill() error {
+	text, err := os.ReadFile(filepath.Join(p.Dir, "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	family := children(first)
+	if err := p.Process.Kill(); err != nil {
+		return err
+	}
+	for _, pid := range family {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // some have ended by themselves
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(family) > 0; {
+		if _, err := os.Stat(fmt.Sprint("/proc/", family[0])); err != nil {
+			family = family[1:]
+			continue
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("postgres: process %d does not end", family[0])
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
+}
+
+// children are the processes whose parent it is, as /proc/<pid>/stat says.
+func children(parent string) (pids []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is a good one
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		if len(fields) > 1 && fields[1] == parent {
+			if pid, err := strconv.Atoi(strings.Split(path, "/")[2]); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
 // Close implements Server.
 func (p *Postgres) Close() error {
 	var err error
