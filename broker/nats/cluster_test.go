@@ -9,7 +9,8 @@ import (
 
 // Each node is killed once, and so for certain the one that leads the stream, the bucket and the readers.
 func TestTheDeathOfOneServerOfThreeLosesNothingAndDeliveryGoesOn(t *testing.T) {
-	server := testserver.Shared(t, &servers, "cluster", testserver.OpenNATSCluster)
+	t.Parallel()
+	server := testserver.Own(t, testserver.OpenNATSCluster)
 	for _, n := range server.Nodes {
 		t.Run(n.URL[len("nats://convergo:secret@"):], func(t *testing.T) {
 			b := backend(t, server, 0)

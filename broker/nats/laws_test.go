@@ -47,6 +47,7 @@ func backend(t *testing.T, server *testserver.NATS, ackWait time.Duration) broke
 		Guarantees: brokertest.Guarantees{
 			Durable: true, OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
 			Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: 4 * time.Second,
+			Prompt: 4 * time.Second, // of a cluster that has just chosen its leaders
 		},
 		Another: func(t *testing.T) (brokertest.Broker, func()) {
 			other := open(t, cfg)
@@ -90,11 +91,13 @@ func restart(t *testing.T, s *testserver.NATS, end func(*testserver.NATSNode) er
 }
 
 func TestNATSObeysTheLawsOfBrokers(t *testing.T) {
-	server := testserver.Shared(t, &servers, "nats", testserver.OpenNATS)
+	t.Parallel()
+	server := testserver.Own(t, testserver.OpenNATS)
 	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server, time.Second) })
 }
 
 func TestANATSClusterObeysTheLawsOfBrokers(t *testing.T) {
-	server := testserver.Shared(t, &servers, "cluster", testserver.OpenNATSCluster)
-	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server, 3*time.Second) })
+	t.Parallel()
+	server := testserver.Own(t, testserver.OpenNATSCluster)
+	brokertest.Run(t, func(t *testing.T) brokertest.Backend { return backend(t, server, 2*time.Second) })
 }
