@@ -90,6 +90,8 @@ func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
 			"diskMaxUsedSpaceRatio=95",
 			"flushDiskType=SYNC_FLUSH", "brokerRole=ASYNC_MASTER", "autoCreateTopicEnable=false",
 			"transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionOpBatchInterval=300",
+			// A machine that runs many tests is slow, which is no reason to turn messages away.
+			"waitTimeMillsInSendQueue=10000", "waitTimeMillsInTransactionQueue=10000",
 		}, options.Settings...)...),
 	)
 	if err != nil {
