@@ -1,0 +1,197 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/convergo/convergo"
+)
+
+// topic is what is known of a topic.
+type topic struct {
+	looked time.Time
+	limit  int // largest record in bytes
+}
+
+// lookAgain is how long what is known of a topic is believed.
+const lookAgain = time.Minute
+
+// ErrPartitions is wrapped when a topic has another number of partitions.
+var ErrPartitions = errors.New("other number of partitions")
+
+func (b *Broker) topicName(topic string) string { return b.cfg.Prefix + topic }
+
+// ours is the name that topicName was given.
+func (b *Broker) ours(name string) string { return strings.TrimPrefix(name, b.cfg.Prefix) }
+
+func (b *Broker) groupName(consumer string) string { return b.cfg.Prefix + consumer }
+
+func (b *Broker) partitionOf(a convergo.Aggregate) int32 {
+	return int32(int(a.Lane()) % b.cfg.Partitions)
+}
+
+// prepare makes the topic if it is missing and makes sure, once a minute, that it has as many partitions as this Broker
+// believes. It returns the size of the largest record.
+func (b *Broker) prepare(ctx context.Context, name string) (limit int, err error) {
+	b.mu.Lock()
+	known, ok := b.topics[name]
+	b.mu.Unlock()
+	if ok && time.Since(known.looked) < lookAgain {
+		return known.limit, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	made, err := b.look(ctx, name)
+	if err == nil && !made {
+		if ok {
+			b.report(Loss{Topic: name, What: "the topic is gone: somebody deleted it, or the cluster has lost its data"})
+		}
+		err = b.create(ctx, name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	limit, err = b.limitOf(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.topics[name] = topic{time.Now(), limit}
+	return limit, nil
+}
+
+// doubt makes the next prepare look at the topic.
+func (b *Broker) doubt(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known, ok := b.topics[name]; ok {
+		known.looked = time.Time{}
+		b.topics[name] = known
+	}
+}
+
+func (b *Broker) look(ctx context.Context, name string) (made bool, err error) {
+	list, err := b.admin.ListTopics(ctx, b.topicName(name))
+	if err != nil {
+		return false, fmt.Errorf("topic %s: %w", name, verdict(err))
+	}
+	detail := list[b.topicName(name)]
+	switch {
+	case errors.Is(detail.Err, kerr.UnknownTopicOrPartition):
+		return false, nil
+	case detail.Err != nil:
+		return false, fmt.Errorf("topic %s: %w", name, verdict(detail.Err))
+	case len(detail.Partitions) != b.cfg.Partitions:
+		n := len(detail.Partitions)
+		return true, fmt.Errorf("topic %s has %d partitions and Config.Partitions is %d, so that aggregates would change their partition and lose "+
+			"their order: set it to %d; or stop publishing, let every consumer finish, and begin with a new prefix or a topic made anew: %w",
+			b.topicName(name), n, b.cfg.Partitions, n, ErrPartitions)
+	}
+	return true, nil
+}
+
+func (b *Broker) create(ctx context.Context, name string) error {
+	retention := "-1"
+	if b.cfg.MaxAge != Forever {
+		retention = strconv.FormatInt(b.cfg.MaxAge.Milliseconds(), 10)
+	}
+	settings := map[string]*string{
+		"retention.ms": kadm.StringPtr(retention), "retention.bytes": kadm.StringPtr("-1"), "cleanup.policy": kadm.StringPtr("delete"),
+		"min.insync.replicas": kadm.StringPtr(strconv.Itoa(max(1, b.cfg.Replication-1))), "unclean.leader.election.enable": kadm.StringPtr("false"),
+		"max.message.bytes": kadm.StringPtr(strconv.Itoa(b.cfg.MaxMessage)),
+		// The age of an event counts from when it came here: one that is replayed must not be too old at once.
+		"message.timestamp.type": kadm.StringPtr("LogAppendTime"),
+	}
+	answer, err := b.admin.CreateTopic(ctx, int32(b.cfg.Partitions), int16(b.cfg.Replication), settings, b.topicName(name))
+	switch {
+	case errors.Is(err, kerr.TopicAlreadyExists): // another process was faster
+	case errors.Is(err, kerr.InvalidReplicationFactor):
+		return fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set Config.Replication to their number: %w %s",
+			b.topicName(name), b.cfg.Replication, err, answer.ErrMessage)
+	case err != nil:
+		return fmt.Errorf("make topic %s: %w", b.topicName(name), verdict(err))
+	}
+	return b.made(ctx, name)
+}
+
+// made waits until the nodes know of a topic that was just made.
+func (b *Broker) made(ctx context.Context, name string) error {
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		if made, err := b.look(ctx, name); err != nil || made {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return convergo.Unreachable(fmt.Errorf("topic %s was made and is not to be seen: %w", name, ctx.Err()))
+		}
+	}
+}
+
+// limitOf is the smaller of the topic's and our own largest record. Without the permission to look it is our own.
+func (b *Broker) limitOf(ctx context.Context, name string) (int, error) {
+	configs, err := b.admin.DescribeTopicConfigs(ctx, b.topicName(name))
+	if err == nil {
+		for _, c := range configs {
+			if value, ok := settingOf(c, "max.message.bytes"); ok {
+				if n, err := strconv.Atoi(value); err == nil {
+					return min(n, b.cfg.MaxMessage), nil
+				}
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return 0, convergo.Unreachable(fmt.Errorf("settings of topic %s: %w", name, ctx.Err()))
+	}
+	return b.cfg.MaxMessage, nil
+}
+
+func settingOf(c kadm.ResourceConfig, key string) (string, bool) {
+	for _, setting := range c.Configs {
+		if setting.Key == key && setting.Value != nil {
+			return *setting.Value, true
+		}
+	}
+	return "", false
+}
+
+// Pending is, per consumer of this prefix, how many events are not yet acknowledged.
+func (b *Broker) Pending(ctx context.Context) (map[string]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	groups, err := b.admin.ListGroups(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("kafka broker: pending: %w", verdict(err))
+	}
+	pending := map[string]int64{}
+	var names []string
+	for _, g := range groups.Groups() {
+		if strings.HasPrefix(g, b.cfg.Prefix) {
+			names = append(names, g)
+		}
+	}
+	if len(names) == 0 {
+		return pending, nil
+	}
+	lags, err := b.admin.Lag(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka broker: pending: %w", verdict(err))
+	}
+	for name, lag := range lags {
+		if err := lag.Error(); err != nil {
+			return nil, fmt.Errorf("kafka broker: pending of %s: %w", name, verdict(err))
+		}
+		pending[strings.TrimPrefix(name, b.cfg.Prefix)] = lag.Lag.Total()
+	}
+	return pending, nil
+}
