@@ -66,6 +66,9 @@ func works(t *testing.T, cfg nats.Config) {
 	s := subscribe(t, b, "payment")
 	publish(t, b, paid(fmt.Sprint("O-", names.Add(1)), 1))
 	fetch(t, s, 1)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // refused checks that opening fails and that the error shows no secret.
