@@ -91,7 +91,7 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 func (r *RabbitMQ) write(ports [3]int, lines []string) error {
 	conf := slices.Concat([]string{
 		"listeners.tcp.1 = " + r.Addr, "default_user = " + r.User, "default_pass = " + r.Password,
-		"log.file.level = warning", "disk_free_limit.absolute = 50MB", "collect_statistics_interval = 60000",
+		"disk_free_limit.absolute = 50MB", "collect_statistics_interval = 60000",
 	}, lines)
 	files := map[string]string{
 		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[].\n", "rabbitmq-env.conf": "", ".erlang.cookie": r.Password,

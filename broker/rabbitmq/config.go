@@ -45,7 +45,7 @@ type Config struct {
 	Heartbeat time.Duration
 	// Timeout bounds connecting and everything asked of the server that it must answer at once, and each write. Default 10 s.
 	Timeout time.Duration
-	// Reconnect is how long to wait between tries to connect. Default 100 ms doubling up to 5 s.
+	// Reconnect is how long to wait between tries to connect. Default 100 ms doubling up to 2 s.
 	Reconnect convergo.Backoff
 	// Rebalance is how often an instance looks how many share its consumer's queues. Default 3 s.
 	Rebalance time.Duration
@@ -69,7 +69,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.Rebalance = cmp.Or(c.Rebalance, 3*time.Second)
 	if c.Reconnect.Base <= 0 && len(c.Reconnect.Schedule) == 0 {
-		c.Reconnect = convergo.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
+		c.Reconnect = convergo.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

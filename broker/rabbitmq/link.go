@@ -35,8 +35,9 @@ type link struct {
 	last   error
 	closed bool
 
-	mu  sync.Mutex
-	raw net.Conn // under conn
+	mu    sync.Mutex
+	raw   net.Conn // under owner
+	owner *amqp.Connection
 }
 
 func newLink(cfg Config, role string) *link {
@@ -116,7 +117,7 @@ func (l *link) dial(ctx context.Context, addr string) (*amqp.Connection, error) 
 		return nil, err
 	}
 	l.mu.Lock()
-	l.raw = raw
+	l.raw, l.owner = raw, conn
 	l.mu.Unlock()
 	return conn, nil
 }
@@ -200,4 +201,30 @@ func (p patient) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return p.Conn.Write(b)
+}
+
+// within bounds a request to the server, for which the library waits without end: after Config.Timeout the connection is cut, which
+// ends the wait, and a new one is made.
+func (b *Broker) within(conn *amqp.Connection, what string, ask func() error) error {
+	answer := make(chan error, 1)
+	go func() { answer <- ask() }()
+	patience := time.NewTimer(b.cfg.Timeout)
+	defer patience.Stop()
+	select {
+	case err := <-answer:
+		return err
+	case <-patience.C:
+		b.consume.cut(conn)
+		return fmt.Errorf("%s: no answer within %v: if the server has no other trouble, the queue has no leader: "+
+			"`rabbitmq-queues quorum_status` tells, and a queue without one must be deleted", what, b.cfg.Timeout)
+	}
+}
+
+// cut ends the connection without a word.
+func (l *link) cut(conn *amqp.Connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.raw != nil && l.owner == conn {
+		_ = l.raw.Close()
+	}
 }

@@ -30,6 +30,15 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 	if err := b.establish(ctx, consumer, names); err != nil {
 		return nil, fmt.Errorf("rabbitmq: subscribe %s: %w", consumer, err)
 	}
+	src := b.reader(consumer, names)
+	if err := src.sub.started(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("rabbitmq: subscribe %s: %w", consumer, outage(err)), src.Close())
+	}
+	return src, nil
+}
+
+// reader adds a source to the consumer's subscription, which it begins if need be.
+func (b *Broker) reader(consumer string, names []string) *source {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.subscriptions[consumer]
@@ -37,7 +46,20 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 		s = newSubscription(b, consumer, names)
 		b.subscriptions[consumer] = s
 	}
-	return s.source(names), nil
+	return s.source(names)
+}
+
+// started waits until every queue has answered to its reader. A new quorum queue answers when its first log entry is on disk;
+// one whose server was killed before that never has a leader again (RabbitMQ 3.10: an empty log starts no election).
+func (s *subscription) started(ctx context.Context) error {
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
 }
 
 func (b *Broker) validateConsumer(consumer string) error {
@@ -94,13 +116,8 @@ func (b *Broker) establish(ctx context.Context, consumer string, names []string)
 	}
 	defer unlock()
 	notes := b.beside(consumer, subjectsQueue)
-	if err := b.declareQueue(conn, notes, false); err != nil {
+	if err := b.declareQueues(conn, consumer, notes); err != nil {
 		return err
-	}
-	for p := range b.cfg.Partitions {
-		if err := b.declareQueue(conn, b.queue(consumer, p), true); err != nil {
-			return err
-		}
 	}
 	ch, err := conn.Channel()
 	if err != nil {
@@ -118,6 +135,25 @@ func (b *Broker) establish(ctx context.Context, consumer string, names []string)
 		return outage(err)
 	}
 	return b.rebind(ctx, ch, consumer, names, bound, last)
+}
+
+// declareQueues declares what holds the consumer's events and notes.
+func (b *Broker) declareQueues(conn *amqp.Connection, consumer, notes string) error {
+	anyFresh, err := b.declareQueue(conn, notes, false)
+	if err != nil {
+		return err
+	}
+	for p := range b.cfg.Partitions {
+		fresh, err := b.declareQueue(conn, b.queue(consumer, p), true)
+		if err != nil {
+			return err
+		}
+		anyFresh = anyFresh || fresh
+	}
+	if anyFresh && !b.cfg.Classic {
+		return b.anchor(conn, consumer)
+	}
+	return nil
 }
 
 // rebind binds names, unbinds what else is in bound, and writes both steps down. last is the tag of the newest note, 0 when there is none.

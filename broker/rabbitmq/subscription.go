@@ -17,6 +17,8 @@ type subscription struct {
 	stop     context.CancelFunc
 	ended    chan struct{}
 	kick     chan struct{} // a partition wants to be looked at
+	opened   chan struct{} // closed when the first session is over its beginnings, or has failed
+	opening  sync.Once
 	settle   chan struct{} // there is something to acknowledge to the server
 	flushing sync.Mutex    // acknowledgements of a channel are sent in the order in which they were chosen
 
@@ -33,7 +35,7 @@ func newSubscription(b *Broker, consumer string, names []string) *subscription {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &subscription{
 		broker: b, consumer: consumer, names: names, stop: stop, ended: make(chan struct{}), kick: make(chan struct{}, 1),
-		settle: make(chan struct{}, 1), changed: make(chan struct{}),
+		settle: make(chan struct{}, 1), opened: make(chan struct{}), changed: make(chan struct{}),
 	}
 	for p := range b.cfg.Partitions {
 		s.partitions = append(s.partitions, &partition{n: p})
@@ -92,6 +94,7 @@ func (s *subscription) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failure = err
+	s.opening.Do(func() { close(s.opened) })
 	for _, p := range s.partitions {
 		p.forget()
 	}
@@ -125,6 +128,7 @@ func (s *subscription) session(ctx context.Context) error {
 	s.mu.Lock()
 	s.failure = nil
 	s.mu.Unlock()
+	s.opening.Do(func() { close(s.opened) })
 	acks := make(chan struct{})
 	defer close(acks)
 	go s.acknowledge(acks)
@@ -166,7 +170,11 @@ func (s *subscription) open(conn *amqp.Connection, p *partition) error {
 	p.ch = ch
 	s.mu.Unlock()
 	queue := s.broker.queue(s.consumer, p.n)
-	arrivals, err := ch.Consume(queue, "", false, false, false, false, nil)
+	var arrivals <-chan amqp.Delivery
+	err = s.broker.within(conn, "read queue "+queue, func() (err error) {
+		arrivals, err = ch.Consume(queue, "", false, false, false, false, nil)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("read queue %s: %w", queue, err)
 	}

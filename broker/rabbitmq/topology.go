@@ -23,6 +23,7 @@ const (
 	subjectsQueue   = "subjects"
 	membersQueue    = "members"
 	lockQueue       = "lock"
+	anchorQueue     = "anchor"
 	partitionsQueue = "partitions"
 )
 
@@ -126,14 +127,19 @@ func major(conn *amqp.Connection) int {
 	return n
 }
 
-// declareQueue declares a durable queue. A queue of before an upgrade to 4.0 has no delivery limit of its own and cannot get
-// one: then it is used as it is, and Check tells.
-func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) error {
+// declareQueue declares a durable queue and tells whether it is a new one. A queue of before an upgrade to 4.0 has no delivery
+// limit of its own and cannot get one: then it is used as it is, and Check tells.
+func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) (fresh bool, err error) {
 	args := b.queueArguments(conn)
 	if single {
 		args["x-single-active-consumer"] = true
 	}
-	err := declare(conn, name, args)
+	err = ask(conn, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+	fresh = refused(err, amqp.NotFound)
+	err = declare(conn, name, args)
 	if _, limited := args[deliveryLimit]; limited && refused(err, amqp.PreconditionFailed) && strings.Contains(err.Error(), deliveryLimit) {
 		delete(args, deliveryLimit)
 		if err = declare(conn, name, args); err == nil {
@@ -145,22 +151,42 @@ func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) e
 	}
 	switch {
 	case err == nil:
-		return nil
+		return fresh, nil
 	case refused(err, amqp.PreconditionFailed):
-		return fmt.Errorf("queue %s exists with other settings: let it run empty and delete it, or set Config.Classic and Config.Replicas as it was made: %w", name, err)
+		return false, fmt.Errorf("queue %s exists with other settings: let it run empty and delete it, or set Config.Classic and Config.Replicas as it was made: %w", name, err)
 	default:
-		return outage(fmt.Errorf("queue %s: %w", name, err))
+		return false, outage(fmt.Errorf("queue %s: %w", name, err))
 	}
 }
 
-// declare uses a channel of its own: a refusal closes it.
-func declare(conn *amqp.Connection, name string, args amqp.Table) error {
+// ask uses a channel of its own: a refusal closes it.
+func ask(conn *amqp.Connection, what func(*amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
 		return err
 	}
-	_, err = ch.QueueDeclare(name, true, false, false, false, args)
-	return errors.Join(err, closeQuietly(ch))
+	return errors.Join(what(ch), closeQuietly(ch))
+}
+
+func declare(conn *amqp.Connection, name string, args amqp.Table) error {
+	return ask(conn, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, true, false, false, false, args)
+		return err
+	})
+}
+
+// anchor makes the server write down the quorum queues that were just declared. RabbitMQ 3.10 writes the name of a new one to disk
+// with the next change of its directory, or seconds later; killed before that, it does not know the queue's log any more, starts an
+// empty one that never has a leader, and what was confirmed meanwhile is lost (seen). So there is a next change, at once.
+func (b *Broker) anchor(conn *amqp.Connection, consumer string) error {
+	name := b.beside(consumer, anchorQueue)
+	if err := declare(conn, name, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
+		return outage(fmt.Errorf("queue %s: %w", name, err))
+	}
+	return outage(ask(conn, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(name, false, false, false)
+		return err
+	}))
 }
 
 // closeQuietly closes a channel and waits for it. That it is closed already is no error.
