@@ -145,7 +145,11 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 }
 
 func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog.Logger) error {
-	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Lease: p.cfg.Lease, Log: log, Probe: of(name, p.probe)})
+	workers := 0 // the default: while one batch waits for the broker's answer another settles
+	if p.broker.inside != nil {
+		workers = 1 // it answers at once: a second worker would only halve the batches
+	}
+	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Workers: workers, Lease: p.cfg.Lease, Log: log, Probe: of(name, p.probe)})
 	u.store.OnEvents(u.relay.Wake)
 	u.store.OnCalls(u.calls.Wake)
 	handlers := u.service.Handlers()

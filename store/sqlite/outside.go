@@ -10,6 +10,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/sqltext"
 )
 
 // Calls is the store as outside.Store: outgoing calls have a Claim of their own.
@@ -41,15 +42,16 @@ func (s Calls) Claim(
 	if err != nil || len(kinds) == 0 {
 		return nil, time.Time{}, err
 	}
-	next, err = s.next(ctx, string(list), now)
-	if err == nil && !next.IsZero() && !next.After(now) {
+	c := claim{kinds: string(list), lease: lease, limit: limit, now: now}
+	err = s.reader(ctx, func(conn *cachingConn) error { return c.look(ctx, s.sql, conn.each) })
+	next = c.next()
+	if err == nil && (c.waits() || c.expired()) {
 		err = s.update(ctx, func(ctx context.Context, tx *Tx) (err error) {
-			claimed, err = s.claim(ctx, tx, string(list), lease, limit, now)
+			again := c // this may run again
+			claimed, err = s.claim(ctx, tx, &again)
+			next = again.next()
 			return err
 		})
-		if err == nil {
-			next, err = s.next(ctx, string(list), now)
-		}
 	}
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sqlite store %s: claim calls: %w", s.opts.Name, err)
@@ -57,39 +59,61 @@ func (s Calls) Claim(
 	return claimed, next, nil
 }
 
-// next is when something can be claimed next, by the caller's clock; zero when there is nothing.
-func (s Calls) next(ctx context.Context, kinds string, now time.Time) (next time.Time, err error) {
-	err = s.reader(ctx, func(c *cachingConn) error {
-		return c.each(ctx, s.sql.Get("NextCall"), func(v []driver.Value) error {
-			if v[0] != nil {
-				next = convergo.FromMicros(integer(v[0]))
-			}
-			if v[1] != nil {
-				if expiry := now.Add(time.Duration(integer(v[1])) * time.Microsecond); next.IsZero() || expiry.Before(next) {
-					next = expiry
-				}
-			}
-			return nil
-		}, kinds)
-	})
-	return next, err
+// claim is a claim of calls: what is asked for, and what there is.
+type claim struct {
+	kinds string // JSON array
+	lease time.Duration
+	limit int
+	now   time.Time
+
+	waiting time.Time // when the first waiting call is due; zero when none waits
+	expiry  time.Time // when the first lease expires; zero when there is none
 }
 
-// claim takes over first what was left behind, then what is due.
-func (s Calls) claim(
-	ctx context.Context, tx *Tx, kinds string, lease time.Duration, limit int, now time.Time,
-) (all []outside.Claimed, err error) {
-	for _, statement := range []string{"ClaimExpiredCalls", "ClaimWaitingCalls"} {
-		if len(all) >= limit {
-			break
+func (c *claim) waits() bool   { return !c.waiting.IsZero() && !c.waiting.After(c.now) }
+func (c *claim) expired() bool { return !c.expiry.IsZero() && !c.expiry.After(c.now) }
+
+// next is when something can be claimed next, by the caller's clock; zero when there is nothing.
+func (c *claim) next() time.Time {
+	if c.waiting.IsZero() || !c.expiry.IsZero() && c.expiry.Before(c.waiting) {
+		return c.expiry
+	}
+	return c.waiting
+}
+
+// look finds out when something can be claimed.
+func (c *claim) look(
+	ctx context.Context, statements sqltext.Set,
+	each func(ctx context.Context, query string, row func(v []driver.Value) error, args ...any) error,
+) error {
+	return each(ctx, statements.Get("NextCall"), func(v []driver.Value) error {
+		c.waiting, c.expiry = time.Time{}, time.Time{}
+		if v[0] != nil {
+			c.waiting = convergo.FromMicros(integer(v[0]))
 		}
-		some, err := list(ctx, tx, scanClaimed, s.sql.Get(statement), kinds, lease.Microseconds(), limit-len(all), convergo.Micros(now))
+		if v[1] != nil { // by the database's clock
+			c.expiry = c.now.Add(time.Duration(integer(v[1])) * time.Microsecond)
+		}
+		return nil
+	}, c.kinds)
+}
+
+// claim takes over first what was left behind, then what is due, and looks what is left.
+func (s Calls) claim(ctx context.Context, tx *Tx, c *claim) (all []outside.Claimed, err error) {
+	for _, step := range []struct {
+		statement string
+		due       bool
+	}{{"ClaimExpiredCalls", c.expired()}, {"ClaimWaitingCalls", c.waits()}} {
+		if !step.due || len(all) >= c.limit {
+			continue
+		}
+		some, err := list(ctx, tx, scanClaimed, s.sql.Get(step.statement), c.kinds, c.lease.Microseconds(), c.limit-len(all), convergo.Micros(c.now))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", statement, s.explain(err))
+			return nil, fmt.Errorf("%s: %w", step.statement, s.explain(err))
 		}
 		all = append(all, some...)
 	}
-	return all, nil
+	return all, c.look(ctx, s.sql, tx.each)
 }
 
 func scanClaimed(rows *sql.Rows) (c outside.Claimed, err error) {
@@ -119,6 +143,8 @@ func (s Calls) Finish(ctx context.Context, tx convergo.Tx, c outside.Claimed, o 
 	if held == 0 {
 		return false, nil
 	}
-	s.wakeCallsAfter(tx) // the next of its group, or its own next attempt, may be due
+	if c.Group != "" || o.State == outside.Waiting {
+		s.wakeCallsAfter(tx) // the next of its group, or its own next attempt, may be due
+	}
 	return true, nil
 }

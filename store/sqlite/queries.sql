@@ -86,9 +86,8 @@ DELETE FROM outbox_delayed WHERE event_id IN (SELECT value FROM json_each(?))
 
 -- name: LeasesStand
 -- Read inside the settling transaction: nobody can take a lane over before it commits.
-SELECT COUNT(*) FROM json_each(?1) AS j
- CROSS JOIN outbox_lane AS l ON l.lane = j.value ->> 0 AND l.token = j.value ->> 1
-   AND l.owner <> '' AND l.expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+SELECT lane, token FROM outbox_lane
+ WHERE (?1 >> lane) & 1 AND owner <> '' AND expires_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER)
 
 -- name: DeletePending
 DELETE FROM outbox_pending WHERE seq IN (SELECT value FROM json_each(?))

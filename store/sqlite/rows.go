@@ -81,6 +81,14 @@ func (c *cachingConn) each(ctx context.Context, query string, row func(values []
 	return err
 }
 
+// each is cachingConn.each in the transaction.
+func (t *Tx) each(ctx context.Context, query string, row func(values []driver.Value) error, args ...any) error {
+	if err := t.usable(ctx); err != nil {
+		return err
+	}
+	return t.conn.Raw(func(conn any) error { return conn.(*cachingConn).each(t.context(ctx), query, row, args...) })
+}
+
 // reader runs fn with a reading connection; outside a transaction every statement has a snapshot of its own.
 func (s *Store) reader(ctx context.Context, fn func(c *cachingConn) error) error {
 	conn, err := s.read.Conn(ctx)

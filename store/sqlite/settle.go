@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,7 +44,6 @@ type settling struct {
 	now   int64
 	set   relay.Settlement
 
-	leases  string // JSON array of [lane, token]
 	sent    []byte // JSON arrays of seq
 	queued  []byte
 	aside   []byte
@@ -60,7 +60,6 @@ func (st *settling) plan() error {
 		}
 		leased[l.Lane] = true
 	}
-	st.leases = leasesText(st.set.Leases)
 	visit := func(p *relay.Pending) error {
 		if p.Lane >= convergo.Lanes || !leased[p.Lane] {
 			return fmt.Errorf("event %s: its lane %d is not among the settlement's leases", p.Event.Key, p.Lane)
@@ -182,9 +181,20 @@ func (st *settling) stand() error {
 	if len(st.set.Leases) == 0 {
 		return nil
 	}
-	var standing int
-	row := st.tx.QueryRowContext(st.ctx, st.store.sql.Get("LeasesStand"), st.leases)
-	if err := row.Scan(&standing); err != nil {
+	var lanes int64 // one bit a lane
+	var tokens [convergo.Lanes]int64
+	for _, l := range st.set.Leases {
+		lanes |= 1 << l.Lane
+		tokens[l.Lane] = l.Token
+	}
+	standing := 0
+	err := st.tx.each(st.ctx, st.store.sql.Get("LeasesStand"), func(v []driver.Value) error {
+		if integer(v[1]) == tokens[integer(v[0])] {
+			standing++
+		}
+		return nil
+	}, lanes)
+	if err != nil {
 		return fmt.Errorf("LeasesStand: %w", st.store.explain(err))
 	}
 	if standing != len(st.set.Leases) {
