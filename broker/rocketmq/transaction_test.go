@@ -130,6 +130,7 @@ func at(point string, act func()) convergo.Probe {
 }
 
 func TestACommittedTransactionDeliversItsMessageAndLeavesNothingToTheOutbox(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil, TransactionalConfig{})
 	if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
 		t.Fatal(err)
@@ -147,6 +148,7 @@ func TestACommittedTransactionDeliversItsMessageAndLeavesNothingToTheOutbox(t *t
 }
 
 func TestARolledBackTransactionDeliversNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil, TransactionalConfig{})
 	refused := errors.New("no stock")
 	err := r.Send(t.Context(), paid("O-1", 1), func(ctx context.Context, tx convergo.Tx) error {
@@ -167,6 +169,7 @@ func TestARolledBackTransactionDeliversNothing(t *testing.T) {
 }
 
 func TestAProcessThatDiesAfterTheCommitIsAskedAndTheMessageDelivered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil, TransactionalConfig{Probe: at("transaction.committed", runtime.Goexit)})
 	dying(func() {
 		_ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1"))
@@ -180,6 +183,7 @@ func TestAProcessThatDiesAfterTheCommitIsAskedAndTheMessageDelivered(t *testing.
 }
 
 func TestAProcessThatDiesBeforeTheCommitIsAskedAndCannotCommitAnyMore(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil, TransactionalConfig{})
 	asked := make(chan struct{})
 	r.cfg.Probe = func(point string) {
@@ -201,6 +205,7 @@ func TestAProcessThatDiesBeforeTheCommitIsAskedAndCannotCommitAnyMore(t *testing
 }
 
 func TestCaseB27TwoCheckBacksDeliverOneEventUnderOneKey(t *testing.T) {
+	t.Parallel()
 	var questions atomic.Int64
 	again := make(chan struct{})
 	r := newRig(t, nil, TransactionalConfig{Probe: func(point string) {
@@ -258,6 +263,7 @@ func (s *failingStore) Update(ctx context.Context, fn func(context.Context, conv
 }
 
 func TestAPanicOrAnOutageInAnAnswerDoesNotEndTheAnswers(t *testing.T) {
+	t.Parallel()
 	store := &failingStore{}
 	r := newRig(t, store, TransactionalConfig{Probe: at("transaction.committed", func() {
 		store.panics.Store(1)
@@ -272,6 +278,7 @@ func TestAPanicOrAnOutageInAnAnswerDoesNotEndTheAnswers(t *testing.T) {
 }
 
 func TestAHalfMessageOfADeadProcessIsAnsweredByAnotherInstance(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil, TransactionalConfig{Probe: at("transaction.committed", runtime.Goexit)})
 	dying(func() { _ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1")) })
 	r.broker.die()
@@ -294,6 +301,7 @@ func TestAHalfMessageOfADeadProcessIsAnsweredByAnotherInstance(t *testing.T) {
 }
 
 func TestAnEventWhoseMessageWasLostIsInTheOutboxAndFallsDue(t *testing.T) {
+	t.Parallel()
 	now := time.UnixMicro(1_796_000_000_000_000).UTC()
 	r := newRig(t, nil, TransactionalConfig{
 		Now: func() time.Time { return now }, RefillAfter: time.Hour, Probe: at("transaction.committed", runtime.Goexit),
@@ -305,6 +313,7 @@ func TestAnEventWhoseMessageWasLostIsInTheOutboxAndFallsDue(t *testing.T) {
 }
 
 func TestOldDecisionsAreForgotten(t *testing.T) {
+	t.Parallel()
 	now := time.UnixMicro(1_796_000_000_000_000).UTC()
 	r := newRig(t, nil, TransactionalConfig{Now: func() time.Time { return now }})
 	for _, id := range []string{"O-1", "O-2", "O-3"} {
