@@ -218,7 +218,7 @@ func (s *source) commit(ctx context.Context) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	s.mu.Lock()
-	m := s.member
+	m, owed := s.member, s.owed
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	moved := map[*partition]int64{}
 	for at, p := range s.parts {
@@ -243,6 +243,7 @@ func (s *source) commit(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.owed -= min(owed, s.owed)
 	for p, position := range moved {
 		p.committed = max(p.committed, position)
 	}

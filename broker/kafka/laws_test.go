@@ -119,6 +119,12 @@ func TestKafkaObeysTheLawsOfBrokers(t *testing.T) {
 				if _, err := b.admin.DeleteTopics(t.Context(), b.topicName("order")); err != nil {
 					t.Fatal(err)
 				}
+				for made := true; made; { // the node follows its controller
+					var err error
+					if made, err = b.look(t.Context(), "order"); err != nil {
+						t.Fatal(err)
+					}
+				}
 			},
 			PublishRaw: func(ctx context.Context, s convergo.Subject, headers map[string]string, payload []byte) error {
 				r := &kgo.Record{Topic: b.topicName(s.Topic), Value: payload}

@@ -19,6 +19,9 @@ import (
 // ahead is how many records are taken from the client at a time at most.
 const ahead = 512
 
+// mostOwed is how many acknowledgements may wait to be committed while more is handed out.
+const mostOwed = 100
+
 // mostWait is how long a Fetch waits before it looks again without a reason.
 const mostWait = time.Second
 
@@ -89,6 +92,7 @@ type source struct {
 	fetching bool
 	active   time.Time // when a Fetch last ended
 	soon     bool      // a commit is on its way
+	owed     int       // acknowledgements since the last commit
 	trouble  error     // of the reader, for the next Fetch
 	closed   bool
 }
@@ -106,10 +110,10 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 		return nil, s.outage(err)
 	}
 	defer s.end()
-	// What the last batch has done is committed before the next one is handed out: a process that dies leaves one batch to be
-	// delivered again.
-	if err := s.commit(ctx); err != nil && !moved(err) {
-		return nil, s.outage(err)
+	if s.owes(most) {
+		if err := s.commit(ctx); err != nil && !moved(err) {
+			return nil, s.outage(err)
+		}
 	}
 	for {
 		if err := ctx.Err(); err != nil {
@@ -136,6 +140,14 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 			return nil, s.outage(err)
 		}
 	}
+}
+
+// owes tells whether what is done must be committed before more is handed out: a process that dies leaves one batch to be
+// delivered again, or mostOwed events where batches are smaller.
+func (s *source) owes(most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owed > 0 && s.owed+most > max(most, mostOwed)
 }
 
 // moved tells of a commit that the group refuses because it is dividing partitions anew, or has taken this member for dead.
@@ -359,7 +371,7 @@ func (s *source) hold(m *member, parts []*partition) {
 func (s *source) hand(got []inbox.Delivery, p *partition, r *kgo.Record, attempt int, now time.Time) []inbox.Delivery {
 	event, malformed := eventOf(r)
 	if !s.wants(s.broker.ours(p.topic), event, malformed) {
-		s.commitSoon()
+		s.commitSoon(commitAfter)
 		return got
 	}
 	f := &flight{record: r, attempt: attempt, due: now.Add(s.broker.cfg.AckWait)}
@@ -389,8 +401,9 @@ func (s *source) ack(p *partition, f *flight) error {
 			delete(open, at)
 		}
 	}
+	s.owed++
 	signal(s.settled)
-	s.commitSoon()
+	s.commitSoon(commitAfter)
 	return nil
 }
 
@@ -409,16 +422,19 @@ func (s *source) giveBack(p *partition, f *flight, delay time.Duration) error {
 	return nil
 }
 
-// commitAfter is how long acknowledgements wait for a Fetch to commit them.
-const commitAfter = 50 * time.Millisecond
+// Acknowledgements wait commitAfter for others to be committed with, and commitAgain when the cluster could not be reached.
+const (
+	commitAfter = 5 * time.Millisecond
+	commitAgain = 250 * time.Millisecond
+)
 
 // commitSoon sees to it that what is acknowledged is committed even if no Fetch comes. The caller holds the lock.
-func (s *source) commitSoon() {
-	if s.soon || s.closed {
+func (s *source) commitSoon(wait time.Duration) {
+	if s.soon || s.closed || s.member == nil {
 		return
 	}
 	s.soon = true
-	time.AfterFunc(commitAfter, func() {
+	time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		s.soon = false
 		s.mu.Unlock()
@@ -426,6 +442,9 @@ func (s *source) commitSoon() {
 		defer cancel()
 		if err := s.commit(ctx); err != nil {
 			s.broker.cfg.Log.Debug("kafka broker: commit", "consumer", s.consumer, "error", err)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.commitSoon(commitAgain)
 		}
 	})
 }
