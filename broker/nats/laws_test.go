@@ -28,7 +28,7 @@ func config(s *testserver.NATS) nats.Config {
 	}
 }
 
-func open(t *testing.T, cfg nats.Config) *nats.Broker {
+func open(t testing.TB, cfg nats.Config) *nats.Broker {
 	t.Helper()
 	b, err := nats.Open(t.Context(), cfg)
 	if err != nil {
