@@ -1,0 +1,253 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+)
+
+var orders = []convergo.Subject{{Topic: "order", Type: "OrderPaid"}}
+
+func paid(id string, version int64) convergo.Event {
+	key := convergo.KeyFor("OrderPaid", id, version)
+	return convergo.Event{
+		Key: key, MessageID: "m-" + string(key), Topic: "order", Type: "OrderPaid", Aggregate: convergo.Aggregate{Type: "order", ID: id},
+		Version: version, Payload: []byte("{}"), CreatedAt: time.UnixMicro(1_796_000_000_000_001).UTC(),
+	}
+}
+
+func publish(t *testing.T, b *Broker, events ...convergo.Event) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, err := range b.Publish(ctx, events) {
+		must(t, err)
+	}
+}
+
+func subscribe(t *testing.T, b *Broker, consumer string) inbox.Source {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := b.Subscribe(ctx, consumer, orders)
+	must(t, err)
+	return s
+}
+
+func fetch(t *testing.T, s inbox.Source, n int) []inbox.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var all []inbox.Delivery
+	for len(all) < n {
+		got, err := s.Fetch(ctx, n-len(all))
+		must(t, err)
+		all = append(all, got...)
+	}
+	return all
+}
+
+func TestCaseB05AnAckForWhatNoQueueTookIsUnroutableAndLaterItIsDeliveredOnce(t *testing.T) {
+	b := open(t, config(shared(t)))
+	err := b.Publish(t.Context(), []convergo.Event{paid("m-5", 1)})[0]
+	if err == nil || !strings.Contains(err.Error(), "unroutable") || convergo.VerdictOf(err) != convergo.Again {
+		t.Fatalf("error %v with verdict %s, want unroutable, again", err, convergo.VerdictOf(err))
+	}
+	s := subscribe(t, b, "payment")
+	publish(t, b, paid("m-5", 1))
+	got := fetch(t, s, 1)
+	must(t, got[0].Ack(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	if more, _ := s.Fetch(ctx, 1); len(more) > 0 {
+		t.Errorf("%s came twice", more[0].Event.Key)
+	}
+}
+
+func TestCaseB05AConnectionCutAfterTheWriteIsNotSent(t *testing.T) {
+	var b *Broker
+	cfg := config(shared(t))
+	cut := true
+	cfg.Probe = func(point string) {
+		if point == "broker.sent" && cut {
+			cut = false
+			b.publish.mu.Lock()
+			defer b.publish.mu.Unlock()
+			_ = b.publish.raw.Close()
+		}
+	}
+	b = open(t, cfg)
+	s := subscribe(t, b, "payment")
+	events := []convergo.Event{paid("A", 1), paid("A", 2)}
+	for i, err := range b.Publish(t.Context(), events) {
+		if err == nil || convergo.VerdictOf(err) != convergo.Outage {
+			t.Errorf("event %d: error %v with verdict %s, want an outage", i, err, convergo.VerdictOf(err))
+		}
+	}
+	// The connection comes back by itself.
+	deadline := time.Now().Add(20 * time.Second)
+	for err := b.Publish(t.Context(), events)[1]; err != nil; err = b.Publish(t.Context(), events)[1] {
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	seen := map[int64]bool{}
+	for len(seen) < 2 {
+		d := fetch(t, s, 1)[0]
+		seen[d.Event.Version] = true
+		must(t, d.Ack(t.Context()))
+	}
+}
+
+func TestUnroutableHoldsBackItsAggregateOnly(t *testing.T) {
+	b := open(t, config(shared(t)))
+	s := subscribe(t, b, "payment")
+	lost := paid("A", 1)
+	lost.Type = "OrderForgotten"
+	errs := b.Publish(t.Context(), []convergo.Event{lost, paid("B", 1), paid("A", 2), paid("B", 2)})
+	if errs[0] == nil || errs[1] != nil || errs[2] == nil || errs[3] != nil {
+		t.Fatalf("errors %v", errs)
+	}
+	for _, d := range fetch(t, s, 2) {
+		if d.Event.Aggregate.ID != "B" {
+			t.Errorf("%s was sent after an earlier event of its aggregate failed", d.Event.Key)
+		}
+	}
+}
+
+func TestAnUnclaimedSubjectNeedsNoConsumer(t *testing.T) {
+	cfg := config(shared(t))
+	cfg.Unclaimed = []convergo.Subject{{Topic: "order"}}
+	b := open(t, cfg)
+	publish(t, b, paid("A", 1), paid("B", 1))
+	warnings, err := b.Check(t.Context())
+	must(t, err)
+	if len(warnings) != 1 || !strings.Contains(warnings[0].String(), "order.*") {
+		t.Errorf("warnings %v", warnings)
+	}
+}
+
+func TestCaseB07TheServersOwnSizeLimitRefusesOneEventAndItsNeighborsGoThrough(t *testing.T) {
+	r := shared(t)
+	_, err := r.Control("eval", "application:set_env(rabbit, max_message_size, 100000).")
+	must(t, err)
+	t.Cleanup(func() {
+		_, err := r.Control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+		must(t, err)
+	})
+	b := open(t, config(r))
+	s := subscribe(t, b, "payment")
+	large := paid("m-2", 1)
+	large.Payload = make([]byte, 120_000)
+	errs := b.Publish(t.Context(), []convergo.Event{paid("m-1", 1), large, paid("m-3", 1), paid("m-2", 2)})
+	if errs[0] != nil || errs[2] != nil {
+		t.Errorf("the neighbors failed too: %v, %v", errs[0], errs[2])
+	}
+	if convergo.VerdictOf(errs[1]) != convergo.Park || !strings.Contains(errs[1].Error(), "120000 > 100000") {
+		t.Errorf("error %v, want a permanent one with both sizes", errs[1])
+	}
+	if errs[3] == nil || convergo.VerdictOf(errs[3]) == convergo.Park {
+		t.Errorf("the later event of its aggregate: %v", errs[3])
+	}
+	seen := map[convergo.Key]bool{}
+	for len(seen) < 2 {
+		seen[fetch(t, s, 1)[0].Event.Key] = true
+	}
+}
+
+func TestAFullQueueIsAnOutageAndNoEventsFault(t *testing.T) {
+	r := shared(t)
+	cfg := config(r)
+	cfg.Classic = true
+	b := open(t, cfg)
+	subscribe(t, b, "payment")
+	_, err := r.Control("set_policy", "full", "^"+strings.ReplaceAll(cfg.Prefix, ".", `\.`)+"payment", `{"max-length":0,"overflow":"reject-publish"}`)
+	must(t, err)
+	t.Cleanup(func() {
+		_, err := r.Control("clear_policy", "full")
+		must(t, err)
+	})
+	var got error
+	deadline := time.Now().Add(20 * time.Second)
+	for v := int64(1); got == nil && time.Now().Before(deadline); v++ { // a policy takes effect a moment later, and one message may be with the reader
+		got = b.Publish(t.Context(), []convergo.Event{paid("A", v)})[0]
+	}
+	if convergo.VerdictOf(got) != convergo.Outage || !strings.Contains(fmt.Sprint(got), "refused") {
+		t.Errorf("error %v with verdict %s, want an outage", got, convergo.VerdictOf(got))
+	}
+}
+
+func TestAnAlarmOfTheServerPausesPublishingAndNotAcknowledging(t *testing.T) {
+	r := shared(t)
+	b := open(t, config(r))
+	s := subscribe(t, b, "payment")
+	publish(t, b, paid("A", 1))
+	set := func(fraction string) {
+		_, err := r.Control("set_vm_memory_high_watermark", fraction)
+		must(t, err)
+	}
+	set("0.00001")
+	t.Cleanup(func() { set("0.4") })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	deadline := time.Now().Add(20 * time.Second)
+	err := b.Publish(ctx, []convergo.Event{paid("A", 2)})[0]
+	for v := int64(3); time.Now().Before(deadline) && (err == nil || !strings.Contains(err.Error(), "takes no publishes")); v++ {
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err = b.Publish(short, []convergo.Event{paid("A", v)})[0]
+		cancel()
+	}
+	if convergo.VerdictOf(err) != convergo.Outage || !strings.Contains(err.Error(), "takes no publishes") {
+		t.Fatalf("error %v, want the server's alarm", err)
+	}
+	warnings, err := b.Check(t.Context())
+	must(t, err)
+	if len(warnings) != 1 || !strings.Contains(warnings[0].Setting, "alarm") {
+		t.Errorf("warnings %v", warnings)
+	}
+	must(t, fetch(t, s, 1)[0].Ack(t.Context()))
+	set("0.4")
+	again := b.Publish(t.Context(), []convergo.Event{paid("B", 1)})[0]
+	for ; again != nil && time.Now().Before(deadline); again = b.Publish(t.Context(), []convergo.Event{paid("B", 1)})[0] {
+	}
+	must(t, again)
+}
+
+func TestAnotherNumberOfPartitionsIsRefusedWithTheRemedy(t *testing.T) {
+	cfg := config(shared(t))
+	open(t, cfg)
+	cfg.Partitions = 4
+	_, err := Open(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "Config.Partitions is 4") || !strings.Contains(err.Error(), "'8'") {
+		t.Errorf("error %v, want one that names both numbers", err)
+	}
+}
+
+func TestAQueueOfAnotherTypeIsRefusedWithTheRemedy(t *testing.T) {
+	r := shared(t)
+	cfg := config(r)
+	b := open(t, cfg)
+	ch := channel(t, r)
+	_, err := ch.QueueDeclare(b.queue("payment", 3), true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic})
+	must(t, err)
+	_, err = b.Subscribe(t.Context(), "payment", orders)
+	if err == nil || !strings.Contains(err.Error(), "delete it") || convergo.VerdictOf(err) == convergo.Outage {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAWrongPasswordIsToldWithoutIt(t *testing.T) {
+	cfg := config(shared(t))
+	cfg.Password = "a-very-wrong-secret"
+	_, err := Open(t.Context(), cfg)
+	if err == nil || strings.Contains(err.Error(), cfg.Password) {
+		t.Errorf("error %v", err)
+	}
+}
