@@ -27,6 +27,7 @@ type laneFloor struct {
 	since time.Time // of next
 	last  int64     // the highest seq that was ever seen to be the first
 	swept time.Time // when all of the lane was looked at
+	busy  bool      // something was pending when it was last looked at
 }
 
 const (
@@ -34,25 +35,39 @@ const (
 	sweepEvery = time.Second
 )
 
-// begin returns the seq above which a look at the lanes may start, 0 for a sweep, and what is to be called with what it saw.
-func (f *floor) begin(lanes []int64) (low int64, seen func([]laneState)) {
+// begin returns for each of the lanes the seq above which a look may start, 0 for a sweep, and what is to be called with the first
+// seq that was pending in each lane, 0 for none.
+func (f *floor) begin(lanes []int64) (low []int64, seen func(firsts [convergo.Lanes]int64)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.time()
-	sweep := false
+	now, sweeps := f.time(), make([]bool, len(lanes))
+	low = make([]int64, len(lanes))
 	for i, n := range lanes {
-		l := &f.lanes[n]
-		if now.Sub(l.swept) >= sweepEvery {
-			sweep = true
-		}
-		if i == 0 || l.low < low {
-			low = l.low
+		if l := &f.lanes[n]; now.Sub(l.swept) < sweepEvery {
+			low[i] = l.low
+		} else {
+			sweeps[i] = true
 		}
 	}
-	if sweep {
-		low = 0
+	return low, func(firsts [convergo.Lanes]int64) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for i, n := range lanes {
+			f.lanes[n].seen(firsts[n], sweeps[i], now)
+		}
 	}
-	return low, func(states []laneState) { f.seen(states, sweep, now) }
+}
+
+// busy tells whether one of the lanes had something pending when it was last looked at.
+func (f *floor) busy(lanes []int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range lanes {
+		if f.lanes[n].busy {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *floor) time() time.Time {
@@ -62,28 +77,22 @@ func (f *floor) time() time.Time {
 	return time.Now()
 }
 
-// seen takes in where the lanes began at a time.
-func (f *floor) seen(states []laneState, sweep bool, at time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range states {
-		l := &f.lanes[s.lane]
-		if sweep {
-			l.swept = at
-		}
-		begins := l.last // with nothing pending: behind the last row that was there
-		if s.first != 0 {
-			begins = s.first - 1
-			l.last = max(l.last, s.first)
-		}
-		if begins < l.low { // a late one: until it is gone the lane begins there
-			l.low = begins
-		}
-		if begins < l.next || l.since.IsZero() {
-			l.next, l.since = begins, at
-		}
-		if at.Sub(l.since) >= floorAge {
-			l.low, l.next, l.since = max(l.low, l.next), begins, at
-		}
+// seen takes in where the lane began at a time.
+func (l *laneFloor) seen(first int64, sweep bool, at time.Time) {
+	if sweep {
+		l.swept = at
+	}
+	l.busy = first != 0
+	begins := l.last // with nothing pending: behind the last row that was there
+	if first != 0 {
+		begins = first - 1
+		l.last = max(l.last, first)
+	}
+	l.low = min(l.low, begins) // a late one: until it is gone the lane begins there
+	if begins < l.next || l.since.IsZero() {
+		l.next, l.since = begins, at
+	}
+	if at.Sub(l.since) >= floorAge {
+		l.low, l.next, l.since = max(l.low, l.next), begins, at
 	}
 }

@@ -90,7 +90,7 @@ func backend(t *testing.T, dsn string) storetest.Backend[convergo.Tx] {
 	t.Helper()
 	s := open(t, dsn, mysql.Options{})
 	return storetest.Backend[convergo.Tx]{
-		Store: s, Outbox: s, Relay: s, Inbox: s, Parking: s, Outside: s.Calls(), Requests: s,
+		Store: s, Outbox: s, Relay: s, Inbox: s, Parking: s, Outside: s.Calls(), Requests: s, RowLocks: true,
 		Add: func(ctx context.Context, tx convergo.Tx, name string, n int) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO law_number (name, n) VALUES (?, ?) ON DUPLICATE KEY UPDATE n = n + VALUES(n)`, name, n)
 			return err

@@ -21,29 +21,32 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE lane = lane + LAST_INSERT_ID(0)
 
 -- name: NextDue
--- Four probes of an index for each leased lane: its first pending row, the row that is one too many, its next delayed event
--- and its next retry. Rows with a seq up to the floor are known to be gone: without it a probe walks over all that were deleted
--- and that an old snapshot keeps from being purged.
+-- Three probes of an index for each leased lane: its next delayed event, its next retry, and :pending, whether anything is
+-- pending there, which spares an idle relay the second statement. One that is busy knows without asking.
 SELECT l.lane,
-       (SELECT p.seq FROM outbox_pending AS p FORCE INDEX (outbox_pending_lane)
-         WHERE p.lane = l.lane AND p.seq > ? ORDER BY p.seq LIMIT 1),
-       (SELECT s.seq FROM outbox_pending AS s FORCE INDEX (outbox_pending_lane)
-         WHERE s.lane = l.lane AND s.seq > ? ORDER BY s.seq LIMIT 1 OFFSET ?),
        (SELECT d.deliver_at FROM outbox_delayed AS d FORCE INDEX (outbox_delayed_due)
          WHERE d.lane = l.lane AND d.deliver_at > ? ORDER BY d.deliver_at LIMIT 1),
        (SELECT b.next_attempt_at FROM outbox_blocked AS b FORCE INDEX (outbox_blocked_due)
-         WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > ? ORDER BY b.next_attempt_at LIMIT 1)
+         WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > ? ORDER BY b.next_attempt_at LIMIT 1),
+       :pending
   FROM outbox_lane AS l FORCE INDEX (PRIMARY) WHERE l.lane IN (:lanes)
 
+-- name: AnyPending
+(SELECT 1 FROM outbox_pending AS p FORCE INDEX (outbox_pending_lane) WHERE p.lane = l.lane LIMIT 1)
+
 -- name: ClaimLanes
--- :ranges is a range of seq for each lane, as NextDue found it. The first index alone is read, then each event by its key.
+-- :heads are the heads of the lanes, joined by UNION ALL; then each event is found by its key.
 SELECT p.seq, p.lane, b.aggregate_digest IS NOT NULL,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
        e.message_id, e.event_key, e.headers, e.payload
-  FROM outbox_pending AS p FORCE INDEX (outbox_pending_lane)
+  FROM (:heads) AS p
  STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = p.event_id
   LEFT JOIN outbox_blocked AS b FORCE INDEX (PRIMARY) ON b.aggregate_digest = e.aggregate_digest
- WHERE :ranges
+
+-- name: LaneHead
+-- Rows with a seq up to the floor are known to be gone: without it this walks over all that were deleted and that an old snapshot
+-- keeps from being purged. The values stand in the text, for only a constant bounds a range of the index.
+(SELECT seq, lane, event_id FROM outbox_pending FORCE INDEX (outbox_pending_lane) WHERE lane = :lane AND seq > :floor ORDER BY seq LIMIT :most)
 
 -- name: DueAggregates
 SELECT aggregate_digest FROM outbox_blocked FORCE INDEX (outbox_blocked_due)

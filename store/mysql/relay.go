@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,29 +47,32 @@ type claiming struct {
 // laneState is what NextDue tells of a lane; 0 is none.
 type laneState struct {
 	lane           int64
-	first, stop    int64 // seq of its first pending row, and of the one that is one too many
 	delayed, retry int64 // when the next delayed event and the next retry are due
+	pending        bool
 }
 
 func (c *claiming) run(ctx context.Context) error {
 	if len(c.lanes) == 0 {
 		return ctx.Err()
 	}
-	states, err := c.look(ctx, 0)
+	busy := c.store.floor.busy(c.lanes)
+	states, err := c.look(ctx, 0, !busy)
 	if err != nil {
 		return err
 	}
 	anyDue := slices.ContainsFunc(states, func(l laneState) bool { return due(l.delayed, c.now) || due(l.retry, c.now) })
 	if anyDue {
-		if states, err = c.work(ctx, states); err != nil {
+		if err = c.work(ctx, states); err != nil {
 			return err
 		}
 	}
-	if err = c.pending(ctx, states); err != nil {
-		return err
+	if busy || anyDue || slices.ContainsFunc(states, func(l laneState) bool { return l.pending }) {
+		if err = c.pending(ctx); err != nil {
+			return err
+		}
 	}
 	if anyDue {
-		if states, err = c.look(ctx, c.now); err != nil {
+		if states, err = c.look(ctx, c.now, false); err != nil {
 			return err
 		}
 	}
@@ -86,8 +88,8 @@ func (c *claiming) run(ctx context.Context) error {
 	return nil
 }
 
-// work promotes what is due and reads the due queues; then the lanes look different.
-func (c *claiming) work(ctx context.Context, states []laneState) ([]laneState, error) {
+// work promotes what is due and reads the due queues.
+func (c *claiming) work(ctx context.Context, states []laneState) error {
 	var delayed []int64
 	for _, l := range states {
 		if due(l.delayed, c.now) {
@@ -96,81 +98,72 @@ func (c *claiming) work(ctx context.Context, states []laneState) ([]laneState, e
 	}
 	if len(delayed) > 0 {
 		if err := c.promote(ctx, delayed); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, l := range states {
 		if due(l.retry, c.now) {
 			if err := c.queues(ctx, l.lane); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	if len(delayed) == 0 {
-		return states, nil
-	}
-	return c.look(ctx, 0)
+	return nil
 }
 
 // due: 0 is none.
 func due(at, now int64) bool { return at != 0 && at <= now }
 
 // look reads the states of the lanes; delayed and retry are the next ones after a time.
-func (c *claiming) look(ctx context.Context, after int64) ([]laneState, error) {
-	s := c.store
-	floor, swept := s.floor.begin(c.lanes)
+func (c *claiming) look(ctx context.Context, after int64, pending bool) ([]laneState, error) {
+	s, probe := c.store, "1"
+	if pending {
+		probe = s.sql.Get("AnyPending")
+	}
 	states, err := list(ctx, s.db, func(rows *sql.Rows) (l laneState, err error) {
-		var first, stop, delayed, retry sql.NullInt64
-		err = rows.Scan(&l.lane, &first, &stop, &delayed, &retry)
-		l.first, l.stop, l.delayed, l.retry = first.Int64, stop.Int64, delayed.Int64, retry.Int64
+		var delayed, retry, pending sql.NullInt64
+		err = rows.Scan(&l.lane, &delayed, &retry, &pending)
+		l.delayed, l.retry, l.pending = delayed.Int64, retry.Int64, pending.Valid
 		return l, err
-	}, s.with("NextDue", ":lanes", numbers(c.lanes)), floor, floor, c.perLane, after, after)
+	}, s.with("NextDue", ":lanes", numbers(c.lanes), ":pending", probe), after, after)
 	if err != nil {
 		return nil, fmt.Errorf("NextDue: %w", err)
 	}
-	swept(states)
 	return states, nil
 }
 
-// pending reads the head of each lane.
-func (c *claiming) pending(ctx context.Context, states []laneState) error {
-	stop := map[int64]int64{}
-	var ranges []string
-	for _, l := range states {
-		if l.first == 0 {
-			continue
-		}
-		last := int64(math.MaxInt64)
-		if l.stop != 0 {
-			c.result.More = true
-			last = l.stop - 1
-		}
-		stop[l.lane] = last
-		ranges = append(ranges, "p.lane="+strconv.FormatInt(l.lane, 10)+
-			" AND p.seq BETWEEN "+strconv.FormatInt(l.first, 10)+" AND "+strconv.FormatInt(last, 10))
+// pending reads the head of each lane, and one row more, which tells that there is more.
+func (c *claiming) pending(ctx context.Context) error {
+	s := c.store
+	floors, seen := s.floor.begin(c.lanes)
+	parts, most := make([]string, len(c.lanes)), strconv.Itoa(c.perLane+1)
+	part := s.sql.Get("LaneHead")
+	for i, lane := range c.lanes {
+		parts[i] = strings.NewReplacer(":lane", strconv.FormatInt(lane, 10), ":floor", strconv.FormatInt(floors[i], 10), ":most", most).
+			Replace(part)
 	}
-	if len(ranges) == 0 {
-		return nil
-	}
-	found, err := list(ctx, c.store.db, func(rows *sql.Rows) (p relay.Pending, err error) {
+	found, err := list(ctx, s.db, func(rows *sql.Rows) (p relay.Pending, err error) {
 		p.Event, err = scanEvent(rows, &p.Seq, &p.Lane, &p.Held)
 		return p, err
-	}, c.store.with("ClaimLanes", ":ranges", strings.Join(ranges, " OR ")))
+	}, s.with("ClaimLanes", ":heads", strings.Join(parts, " UNION ALL ")))
 	if err != nil {
 		return fmt.Errorf("ClaimLanes: %w", err)
 	}
 	slices.SortFunc(found, func(a, b relay.Pending) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
+	var firsts [convergo.Lanes]int64
 	room, lane := 0, convergo.Lane(convergo.Lanes)
 	for _, p := range found {
 		if p.Lane != lane {
 			lane, room = p.Lane, c.perLane
+			firsts[lane] = p.Seq
 		}
-		if room--; room < 0 { // more were committed since NextDue looked
+		if room--; room < 0 {
 			c.result.More = true
 			continue
 		}
 		c.result.Events = append(c.result.Events, p)
 	}
+	seen(firsts)
 	return nil
 }
 

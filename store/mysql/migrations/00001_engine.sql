@@ -62,13 +62,14 @@ CREATE TABLE IF NOT EXISTS outbox_blocked (
     KEY outbox_blocked_due (lane, held, next_attempt_at)
 );
 
--- seq is the one that the event had in outbox_pending, so that order survives parking and redriving.
+-- seq is the one that the event had in outbox_pending, so that order survives parking and redriving. The index has all of a row:
+-- MySQL reads ahead in a queue that is long, whatever the LIMIT, and would look up each of those rows in the table.
 CREATE TABLE IF NOT EXISTS outbox_waiting (
     seq              BIGINT        NOT NULL PRIMARY KEY,
     event_id         BIGINT        NOT NULL,
     attempts         BIGINT        NOT NULL DEFAULT 0,
     aggregate_digest VARBINARY(64) NOT NULL,
-    KEY outbox_waiting_queue (aggregate_digest, seq)
+    KEY outbox_waiting_queue (aggregate_digest, seq, event_id, attempts)
 );
 
 CREATE TABLE IF NOT EXISTS outbox_dead (
