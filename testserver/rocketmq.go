@@ -40,8 +40,8 @@ type RocketMQ struct {
 type RocketMQOptions struct {
 	Settings []string // lines for the broker's configuration
 	Java     []string // arguments for both virtual machines
-	// Closed: the servers answer nobody who does not speak TLS or does not sign; they are taken as ready when the broker
-	// has registered itself.
+	// Closed: the servers answer nobody who does not speak TLS or does not sign. They are taken as ready when the broker says
+	// that it is, and cannot be started again.
 	Closed bool
 }
 
@@ -142,7 +142,7 @@ func writeLines(path string, lines ...string) error {
 func (r *RocketMQ) await() error {
 	if !r.plain {
 		return r.Await(time.Minute, func() error {
-			if text := r.Tail(); !strings.Contains(text[strings.LastIndex(text, startMark)+1:], "boot success") {
+			if !strings.Contains(r.Tail(), "boot success") {
 				return errors.New("it has not said that it is up")
 			}
 			return nil
@@ -166,9 +166,6 @@ func (r *RocketMQ) await() error {
 		return nil
 	})
 }
-
-// startMark begins what a broker writes to its log at its start.
-const startMark = "OpenJDK"
 
 // Start starts the broker again and waits until it answers.
 func (r *RocketMQ) Start() error {

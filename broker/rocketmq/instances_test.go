@@ -108,3 +108,40 @@ func TestAClosedInstanceGivesItsQueuesBackBeforeItsLocksRunOut(t *testing.T) {
 		t.Errorf("took %s, of it %s for closing", took, closed)
 	}
 }
+
+func TestASubscriptionThatNobodyFetchesFromLeavesItsQueuesToOthers(t *testing.T) {
+	cfg := configOf(shared(t), prefix())
+	cfg.Idle = 300 * time.Millisecond
+	idle, busy := open(t, cfg), open(t, cfg)
+	s := subscribe(t, idle, "payment")
+	publish(t, busy, spread(1)...)
+	ack(t, fetch(t, s, 64)...)
+	publish(t, busy, spread(2)...)
+	ack(t, fetch(t, subscribe(t, busy, "payment"), 64)...)
+	// It takes part again as soon as it fetches.
+	publish(t, busy, spread(3)...)
+	if got := fetch(t, s, 1); got[0].Event.Version != 3 {
+		t.Errorf("got version %d, want 3", got[0].Event.Version)
+	}
+}
+
+func TestAPositionIsNotTakenOverBeforeTheWorkOnItIsDone(t *testing.T) {
+	cfg := configOf(shared(t), prefix())
+	first, second := open(t, cfg), open(t, cfg)
+	one := subscribe(t, first, "payment")
+	publish(t, first, spread(1)...)
+	working := fetch(t, one, 64)
+	two := subscribe(t, second, "payment")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if got, err := two.Fetch(ctx, 64); err == nil {
+		t.Fatalf("%d messages went to the instance that joined while the other one works on them", len(got))
+	}
+	ack(t, working...)
+	publish(t, first, spread(2)...)
+	for _, d := range fetch(t, two, 1) {
+		if d.Event.Version != 2 {
+			t.Errorf("%s came again", d.Event.Key)
+		}
+	}
+}
