@@ -236,7 +236,7 @@ func (p *Postgres) Kill() error {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // some have ended by themselves
 	}
 	for deadline := time.Now().Add(10 * time.Second); len(family) > 0; {
-		if _, err := os.Stat(fmt.Sprint("/proc/", family[0])); err != nil {
+		if state, _ := state(fmt.Sprint("/proc/", family[0], "/stat")); state == "" || state == "Z" {
 			family = family[1:]
 			continue
 		}
@@ -252,18 +252,26 @@ func (p *Postgres) Kill() error {
 func children(parent string) (pids []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is a good one
 	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		if len(fields) > 1 && fields[1] == parent {
+		if _, its := state(path); its == parent {
 			if pid, err := strconv.Atoi(strings.Split(path, "/")[2]); err == nil {
 				pids = append(pids, pid)
 			}
 		}
 	}
 	return pids
+}
+
+// state reads a process's state and its parent; both empty when it is gone. "Z" is one that has ended and that nobody waits for.
+func state(path string) (state, parent string) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", ""
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 2 {
+		return "", ""
+	}
+	return fields[0], fields[1]
 }
 
 // Close implements Server.

@@ -545,4 +545,3 @@ func TestAMessageWithTextsThatAreNoTextsIsBuried(t *testing.T) {
 		t.Errorf("letters: %+v", letters)
 	}
 }
-

@@ -224,7 +224,7 @@ func (c session) raw(fn func(conn *pgx.Conn) error) error {
 // prepared are statements that are run for each event or message and have one plan only. All others are planned each time, with
 // the sizes that their tables then have: a plan made while a queue was empty would be a bad one for a backlog.
 var prepared = map[string]bool{
-	"InsertEvent": true, "InsertMark": true, "FindMark": true, "RaiseVersion": true, "BlockedOf": true, "AddCall": true, "FinishCall": true,
+	"InsertEvent": true, "InsertDelayed": true, "InsertMark": true, "FindMark": true, "RaiseVersion": true, "BlockedOf": true, "AddCall": true, "FinishCall": true,
 	"FindRequest": true, "RecordRequest": true, "EnqueueMessage": true, "DeleteMessage": true, "BlockConsumerOnce": true,
 	"JoinRelays": true, "RenewLanes": true, "NextDue": true,
 }

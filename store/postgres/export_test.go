@@ -76,4 +76,3 @@ func (c *claiming) explain(name string, args ...any) (pages int, err error) {
 	})
 	return pages, err
 }
-

@@ -20,8 +20,8 @@ import (
 // What is known of a lane is a pair: a snapshot C, and a floor F below which C shows no row. A row below F that a later
 // snapshot D shows was written by a transaction that D sees and C does not; call the lowest number of such transactions v.
 //
-//  1. A transaction gets its number with its first write. It draws a seq only after that: the trigger runs after the event's
-//     row was inserted, PromoteDelayed deletes first, LockReplays asks for a number.
+//  1. A transaction gets its number with its first write. It draws a seq only after that: an event's row is
+//     inserted before its pending one, by InsertEvent and by the trigger, PromoteDelayed deletes first, LockReplays asks for a number.
 //  2. A mark (S, Y) says: the sequence stood at S before the transaction Y, one of our own settlements, got its number.
 //     Numbers grow, so a transaction above Y got its number after Y, and draws seqs above S.
 //  3. So with the last mark whose Y is below v, nothing that D shows and C does not has a seq of S or less: the claim starts

@@ -22,7 +22,7 @@ func (s *Store) Insert(ctx context.Context, tx convergo.Tx, events []convergo.Ev
 			err = own.raw(func(conn *pgx.Conn) error { fresh, err = s.insertBatch(ctx, conn, events); return err })
 		}
 	} else {
-		fresh, err = s.insertEach(events, func(args []any) (int64, error) { return s.exec(ctx, tx, "InsertEvent", args...) })
+		fresh, err = s.insertEach(events, func(name string, args []any) (int64, error) { return s.exec(ctx, tx, name, args...) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("postgres store %s: insert: %w", s.opts.Name, err)
@@ -36,14 +36,14 @@ func (s *Store) Insert(ctx context.Context, tx convergo.Tx, events []convergo.Ev
 	return fresh, nil
 }
 
-func (s *Store) insertEach(events []convergo.Event, exec func(args []any) (int64, error)) ([]bool, error) {
+func (s *Store) insertEach(events []convergo.Event, exec func(name string, args []any) (int64, error)) ([]bool, error) {
 	fresh := make([]bool, len(events))
 	for i := range events {
-		args, err := eventArguments(&events[i])
+		name, args, err := insertion(&events[i])
 		if err != nil {
 			return nil, err
 		}
-		affected, err := exec(args)
+		affected, err := exec(name, args)
 		if err != nil {
 			return nil, fmt.Errorf("event %s: %w", events[i].Key, err)
 		}
@@ -57,11 +57,11 @@ func (s *Store) insertBatch(ctx context.Context, conn sender, events []convergo.
 	var batch pgx.Batch
 	fresh := make([]bool, len(events))
 	for i := range events {
-		args, err := eventArguments(&events[i])
+		name, args, err := insertion(&events[i])
 		if err != nil {
 			return nil, err
 		}
-		batch.Queue(s.sql.Get("InsertEvent"), args...).Exec(func(tag pgconn.CommandTag) error {
+		batch.Queue(s.sql.Get(name), args...).Exec(func(tag pgconn.CommandTag) error {
 			fresh[i] = tag.RowsAffected() == 1
 			return nil
 		})
@@ -74,14 +74,20 @@ type sender interface {
 	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
 }
 
-func eventArguments(e *convergo.Event) ([]any, error) {
+// insertion is the statement that inserts an event, and its arguments.
+func insertion(e *convergo.Event) (name string, args []any, err error) {
 	headers, err := headersText(e.Headers)
 	if err != nil {
-		return nil, err
+		return "", nil, err
+	}
+	name = "InsertEvent"
+	deliver := convergo.Micros(e.DeliverAt)
+	if deliver > 0 {
+		name = "InsertDelayed"
 	}
 	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
-	return []any{
-		convergo.Micros(e.CreatedAt), convergo.Micros(e.DeliverAt), int64(laneOf(aggregate)), e.Version, int64(e.MaxAttempts), key[:], aggregate[:],
+	return name, []any{
+		convergo.Micros(e.CreatedAt), deliver, int64(laneOf(aggregate)), e.Version, int64(e.MaxAttempts), key[:], aggregate[:],
 		e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, string(e.Key), headers, notNil(e.Payload),
 	}, nil
 }
@@ -99,8 +105,8 @@ func (s *Store) PGX() PGX { return PGX{s} }
 // Insert implements outbox.Store; one round trip.
 func (p PGX) Insert(ctx context.Context, tx pgx.Tx, events []convergo.Event) (fresh []bool, err error) {
 	if len(events) == 1 {
-		fresh, err = p.store.insertEach(events, func(args []any) (int64, error) {
-			tag, err := tx.Exec(ctx, p.store.sql.Get("InsertEvent"), args...)
+		fresh, err = p.store.insertEach(events, func(name string, args []any) (int64, error) {
+			tag, err := tx.Exec(ctx, p.store.sql.Get(name), args...)
 			return tag.RowsAffected(), err
 		})
 	} else {

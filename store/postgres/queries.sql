@@ -6,12 +6,23 @@
 
 -- Outbox -------------------------------------------------------------------------------------------------------------
 
--- name: InsertEvent :once
--- The trigger makes it pending or delayed. Only a key that is there already is skipped (one that another open transaction
--- has inserted is waited for); a broken CHECK is an error.
-INSERT INTO outbox_event (created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest,
-                          topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+-- name: InsertEvent
+-- One statement for the event and what makes it pending, without the trigger. Only a key that is there already is skipped (one
+-- that another open transaction has inserted is waited for); a broken CHECK is an error. One row is affected, or none. The event is
+-- there before its seq is drawn: see floor.go.
+WITH e AS (
+       INSERT INTO outbox_event (queued, created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest,
+                                 topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+       VALUES (1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT DO NOTHING RETURNING id, lane)
+INSERT INTO outbox_pending (lane, event_id) SELECT e.lane, e.id FROM e
+
+-- name: InsertDelayed
+-- The same for an event that is to be delivered later.
+WITH e AS (
+       INSERT INTO outbox_event (queued, created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest,
+                                 topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload)
+       VALUES (1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT DO NOTHING RETURNING id, lane, deliver_at)
+INSERT INTO outbox_delayed (event_id, lane, deliver_at) SELECT e.id, e.lane, e.deliver_at FROM e
 
 -- name: NextDue
 -- One probe of an index a lane: the next delayed event after $2, the next retry. The rest tells what changed since the last
