@@ -16,6 +16,7 @@ import (
 // them hold by themselves; where rows are locked each is a trap of its own.
 func instanceLaws[TX any]() []law[TX] {
 	return []law[TX]{
+		{"two transactions are under way at once where RowLocks says so, and nowhere else", rowLocksAreDeclared[TX]},
 		{"a deadlock's victim runs its function again, and nothing of the first run is left", deadlockOfRows[TX]},
 		{"a deadlock in a savepoint, whose error the function swallows, is one all the same", swallowedDeadlock[TX]},
 		{"two batches that mark the same messages in opposite order both commit", deadlockOfMarks[TX]},
@@ -62,6 +63,34 @@ func await[T any](c <-chan T, most time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// rowLocksAreDeclared: without it a backend that forgets to say so passes the laws below and shows nothing.
+func rowLocksAreDeclared[TX any](r *rig[TX]) {
+	begun, second := make(chan struct{}), make(chan error, 1)
+	var once, inner sync.Once
+	atOnce := false
+	r.update(func(ctx context.Context, tx TX) error {
+		if err := r.Add(ctx, tx, "first", 1); err != nil {
+			return err
+		}
+		once.Do(func() {
+			go func() {
+				second <- r.Store.Update(r.ctx, func(ctx context.Context, tx TX) error {
+					inner.Do(func() { close(begun) })
+					return r.Add(ctx, tx, "second", 1)
+				})
+			}()
+			most := 2 * time.Second
+			if !r.RowLocks {
+				most = 300 * time.Millisecond
+			}
+			atOnce = await(begun, most)
+		})
+		return nil
+	})
+	r.must(<-second)
+	equal(r, "two at once", atOnce, r.RowLocks)
 }
 
 // deadlockOfRows: the first adds to a and then b, the second to b and then a, and neither goes on before both have begun.
