@@ -82,6 +82,7 @@ func startKafka(java, lib string, lines []string) (*Kafka, error) {
 	}
 	k.Process, err = start(dir, "kafka", Command{Path: java, Args: []string{
 		"-Xms192m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(filepath.Dir(lib), "classes.jsa"), // if it is there and fits
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes, "kafka.Kafka", properties,
 	}})
 	if err != nil {
@@ -111,7 +112,9 @@ func (k *Kafka) properties(port, controller int) []string {
 		"share.coordinator.state.topic.min.isr=1", "share.coordinator.state.topic.num.partitions=1",
 		"min.insync.replicas=1", "auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000",
 		"log.flush.interval.messages=1", "controlled.shutdown.enable=false", "num.io.threads=2", "num.network.threads=2",
-		"log.cleaner.enable=true", "log.cleaner.dedupe.buffer.size=2097152",
+		"log.cleaner.dedupe.buffer.size=2097152",
+		// A node that was killed registers again when its last session is over.
+		"broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=300",
 	}
 }
 
