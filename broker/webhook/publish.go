@@ -1,0 +1,242 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+)
+
+// Broker posts events to endpoints. It is a relay.Publisher; its methods are safe for concurrent use.
+type Broker struct {
+	cfg       Config
+	endpoints []*endpoint
+	client    *http.Client
+	transport *http.Transport
+	memory    memory
+}
+
+// Open checks the configuration. It calls no endpoint.
+func Open(_ context.Context, cfg Config) (*Broker, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
+	}
+	b := &Broker{cfg: cfg, memory: memory{most: cfg.Remember, have: map[convergo.Digest]map[string]bool{}}}
+	for _, e := range cfg.Endpoints {
+		b.endpoints = append(b.endpoints, &endpoint{Endpoint: e})
+	}
+	dialer := &net.Dialer{Timeout: cfg.Timeout, Control: newGuard(cfg.Allow).control}
+	b.transport = &http.Transport{
+		// No Proxy: one from the environment would be called instead of the address that was checked.
+		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: cfg.Timeout, ResponseHeaderTimeout: cfg.Timeout, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
+		MaxIdleConnsPerHost: cfg.Concurrency, IdleConnTimeout: time.Minute, DisableCompression: true,
+	}
+	b.client = &http.Client{
+		Transport:     b.transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return b, nil
+}
+
+// Close ends idle connections.
+func (b *Broker) Close() { b.transport.CloseIdleConnections() }
+
+// Publish implements relay.Publisher. Aggregates go side by side, Config.Concurrency at most; an aggregate's events one
+// after another, each to all its endpoints before the next.
+//
+// Verdicts: 2xx is success. 408, 425, 429, 5xx, redirects and endpoints that cannot be reached mean again; other 4xx answers are
+// permanent, and so is an event for an endpoint that answered 410 (it can be redriven once the endpoint is configured anew). An endpoint
+// that cannot be reached or asked for time with Retry-After is left alone until then, and its events fail at once with *Closed. While no
+// endpoint at all can be reached that is an outage; otherwise it has no verdict, because an outage would stop the events of
+// the others too: such events spend attempts, so give their topics a policy with many.
+func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
+	errs := make([]error, len(events))
+	queues := map[convergo.Aggregate][]int{}
+	var order []convergo.Aggregate
+	for i, e := range events {
+		if queues[e.Aggregate] == nil {
+			order = append(order, e.Aggregate)
+		}
+		queues[e.Aggregate] = append(queues[e.Aggregate], i)
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, b.cfg.Concurrency)
+	for _, a := range order {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			b.inOrder(ctx, events, queues[a], errs)
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// inOrder publishes one aggregate's events until one fails. The later ones share an outage; another verdict is not theirs.
+func (b *Broker) inOrder(ctx context.Context, events []convergo.Event, queue []int, errs []error) {
+	for n, i := range queue {
+		e := events[i]
+		err := b.publish(ctx, e)
+		if err == nil {
+			continue
+		}
+		errs[i] = fmt.Errorf("publish %s: %w", e.Key, err)
+		for _, j := range queue[n+1:] {
+			errs[j] = fmt.Errorf("publish %s: not sent, because %s before it failed", events[j].Key, e.Key)
+			if convergo.VerdictOf(err) == convergo.Outage {
+				errs[j] = convergo.Unreachable(errs[j])
+			}
+		}
+		return
+	}
+}
+
+func (b *Broker) publish(ctx context.Context, e convergo.Event) error {
+	if err := ctx.Err(); err != nil {
+		return convergo.Unreachable(fmt.Errorf("not sent: %w", err))
+	}
+	if n := len(e.Payload); n > convergo.MaxPayloadBytes {
+		return convergo.Permanent(fmt.Errorf("payload too large for the broker: %d > %d bytes", n, convergo.MaxPayloadBytes))
+	}
+	if err := e.Validate(); err != nil {
+		return convergo.Permanent(err)
+	}
+	wanted := false
+	var targets []*endpoint
+	for _, p := range b.endpoints {
+		if p.wants(e) {
+			wanted = true
+			if !p.Disabled {
+				targets = append(targets, p)
+			}
+		}
+	}
+	if !wanted && !b.cfg.unclaimed(e) {
+		return fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in Config.Unclaimed",
+			convergo.Subject{Topic: e.Topic, Type: e.Type})
+	}
+	return b.toAll(ctx, targets, e)
+}
+
+// toAll delivers to the endpoints that are not known to have the event, side by side.
+func (b *Broker) toAll(ctx context.Context, targets []*endpoint, e convergo.Event) error {
+	have := b.memory.of(e)
+	errs := make([]error, len(targets))
+	if len(targets) == 1 {
+		if !have[targets[0].Name] {
+			errs[0] = b.deliver(ctx, targets[0], e)
+		}
+	} else {
+		var all sync.WaitGroup
+		for i, p := range targets {
+			if !have[p.Name] {
+				all.Go(func() { errs[i] = b.deliver(ctx, p, e) })
+			}
+		}
+		all.Wait()
+	}
+	done := map[string]bool{}
+	for i, p := range targets {
+		if errs[i] == nil {
+			done[p.Name] = true
+		}
+	}
+	if len(done) == len(targets) {
+		b.memory.forget(e)
+		return nil
+	}
+	b.memory.note(e, done)
+	return b.verdict(errs)
+}
+
+// verdict of an event that some endpoints have not. While any of them may still take it, it is not permanent.
+func (b *Broker) verdict(errs []error) error {
+	all := errors.Join(errs...)
+	permanent, closed := true, false
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		if convergo.VerdictOf(err) == convergo.Outage {
+			return convergo.Unreachable(all) // the call's own time was over
+		}
+		permanent = permanent && convergo.VerdictOf(err) == convergo.Park
+		var c *Closed
+		closed = closed || errors.As(err, &c)
+	}
+	switch {
+	case permanent:
+		return convergo.Permanent(all)
+	case closed && b.allUnreachable():
+		return convergo.Unreachable(all)
+	default:
+		return again{all}
+	}
+}
+
+// again hides verdicts of single endpoints inside a joined error: together they have none.
+type again struct{ cause error }
+
+func (a again) Error() string { return a.cause.Error() }
+
+// RetryAt is the latest time that one of the endpoints is left alone until; zero when none is.
+func (a again) RetryAt() time.Time {
+	var c *Closed
+	if errors.As(a.cause, &c) {
+		return c.Until
+	}
+	return time.Time{}
+}
+
+func (b *Broker) allUnreachable() bool {
+	now := b.cfg.Now()
+	for _, p := range b.endpoints {
+		if !p.Disabled && !p.unreachable(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// Gone are the endpoints that answered 410 since Open.
+func (b *Broker) Gone() []string {
+	var names []string
+	for _, p := range b.endpoints {
+		p.mu.Lock()
+		if p.gone {
+			names = append(names, p.Name)
+		}
+		p.mu.Unlock()
+	}
+	return names
+}
+
+// Check tells settings under which something is not delivered although it counts as sent.
+func (b *Broker) Check(context.Context) ([]relay.Warning, error) {
+	var all []relay.Warning
+	for _, p := range b.endpoints {
+		if p.Disabled {
+			all = append(all, relay.Warning{Setting: "endpoint " + p.Name, Value: "disabled", Want: "enabled", Loses: "its events: they count as sent"})
+		}
+	}
+	for _, s := range b.cfg.Unclaimed {
+		all = append(all, relay.Warning{
+			Setting: "Config.Unclaimed " + s.String(), Value: "needs no endpoint", Want: "an endpoint", Loses: "events of " + s.String() + " that no endpoint wants",
+		})
+	}
+	return all, nil
+}
+
+// Durability says what a 2xx answer is worth.
+func (b *Broker) Durability() string {
+	return "An event is sent when every endpoint has answered 2xx: what that is worth is each subscriber's affair."
+}

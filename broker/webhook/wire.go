@@ -1,0 +1,147 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// Names of the headers. The first three are those of the specification.
+const (
+	HeaderID             = "Webhook-Id"
+	HeaderTimestamp      = "Webhook-Timestamp"
+	HeaderSignature      = "Webhook-Signature"
+	HeaderEvent          = "Convergo-Event"     // Event.Wire as a query string
+	HeaderEventSignature = "Convergo-Signature" // of HeaderEvent
+)
+
+// tolerance is how far a timestamp may be from the receiver's clock.
+const tolerance = 5 * time.Minute
+
+// Limits of a receiver. Every byte of an event's fields and headers may take three in HeaderEvent.
+const (
+	maxEventHeader = 3 * (convergo.MaxHeaderBytes + 2048)
+	maxSignatures  = 16
+)
+
+// id is the event key when the header can hold it: printable, without blanks, and without the point that separates the parts of
+// what is signed.
+func id(e convergo.Event) string {
+	key := string(e.Key)
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' || r == '.' }) {
+		digest := e.Key.Digest()
+		return "sha256-" + hex.EncodeToString(digest[:])
+	}
+	return key
+}
+
+// sign sets the headers of one attempt.
+func sign(h http.Header, e convergo.Event, at time.Time, secrets []Secret) {
+	values := url.Values{}
+	for name, value := range e.Wire() {
+		values.Set(name, value)
+	}
+	fields, id, timestamp := values.Encode(), id(e), strconv.FormatInt(at.Unix(), 10)
+	h.Set(HeaderID, id)
+	h.Set(HeaderTimestamp, timestamp)
+	h.Set(HeaderSignature, signatures(secrets, id, timestamp, e.Payload))
+	h.Set(HeaderEvent, fields)
+	h.Set(HeaderEventSignature, signatures(secrets, id, timestamp, []byte(fields)))
+	h.Set("Content-Type", contentType(e))
+	h.Set("User-Agent", "convergo-webhook/1")
+}
+
+// contentType is what the event's own header says, if that is a plausible one.
+func contentType(e convergo.Event) string {
+	if t := e.Headers["Content-Type"]; t != "" && len(t) <= 100 && !strings.ContainsFunc(t, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return t
+	}
+	return "application/json"
+}
+
+func signatures(secrets []Secret, id, timestamp string, content []byte) string {
+	all := make([]string, len(secrets))
+	for i, s := range secrets {
+		all[i] = "v1," + base64.StdEncoding.EncodeToString(s.sign(id, timestamp, content))
+	}
+	return strings.Join(all, " ")
+}
+
+// What is wrong with a request that a Receiver refuses.
+var (
+	errUnsigned = errors.New("a signature header is missing, doubled or malformed")
+	errForged   = errors.New("no signature fits")
+	errTime     = errors.New("the timestamp is more than 5 minutes from our clock")
+)
+
+// verify checks both signatures and the time. The signature comes first: whoever cannot sign learns nothing about the clock.
+func verify(h http.Header, body []byte, now time.Time, secrets []Secret) error {
+	var value [3]string
+	for i, name := range []string{HeaderID, HeaderTimestamp, HeaderSignature} {
+		all := h.Values(name)
+		if len(all) != 1 || all[0] == "" {
+			return fmt.Errorf("%s: %w", name, errUnsigned)
+		}
+		value[i] = all[0]
+	}
+	id, timestamp := value[0], value[1]
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil || strings.Contains(id, ".") || timestamp != strconv.FormatInt(seconds, 10) {
+		return fmt.Errorf("%s or %s: %w", HeaderID, HeaderTimestamp, errUnsigned)
+	}
+	if !fits(value[2], id, timestamp, body, secrets) {
+		return fmt.Errorf("%s: %w", HeaderSignature, errForged)
+	}
+	if fields := h.Values(HeaderEvent); len(fields) > 1 || len(fields) == 1 && !fits(h.Get(HeaderEventSignature), id, timestamp, []byte(fields[0]), secrets) {
+		return fmt.Errorf("%s: %w", HeaderEventSignature, errForged)
+	}
+	if seconds < now.Add(-tolerance).Unix() || seconds > now.Add(tolerance).Unix() {
+		return errTime
+	}
+	return nil
+}
+
+// fits looks at every pair, so that the time it takes tells nothing.
+func fits(header, id, timestamp string, content []byte, secrets []Secret) bool {
+	given := strings.Fields(header)
+	if len(given) > maxSignatures {
+		return false
+	}
+	found := false
+	for _, s := range secrets {
+		want := s.sign(id, timestamp, content)
+		for _, g := range given {
+			encoded, ok := strings.CutPrefix(g, "v1,")
+			if !ok {
+				continue
+			}
+			if got, err := base64.StdEncoding.DecodeString(encoded); err == nil && hmac.Equal(got, want) {
+				found = true
+			}
+		}
+	}
+	return found
+}
+
+// decode is the event of a verified request. A message of another sender has no event header: the error says so.
+func decode(h http.Header, body []byte) (convergo.Event, error) {
+	wire := map[string]string{}
+	values, err := url.ParseQuery(h.Get(HeaderEvent))
+	for name := range values {
+		wire[name] = values.Get(name)
+	}
+	event, invalid := convergo.FromWire(wire, body)
+	if err != nil {
+		return event, fmt.Errorf("header %s is no query string: %w", HeaderEvent, convergo.ErrInvalid)
+	}
+	return event, invalid
+}
