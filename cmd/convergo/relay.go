@@ -69,9 +69,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
-	if err := to.warn(ctx, log); err != nil {
-		return err
-	}
+	to.warn(ctx, log)
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w; name another address with --addr", err)

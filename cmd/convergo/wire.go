@@ -81,9 +81,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	if err = p.broker.warn(ctx, log); err != nil {
-		return nil, err
-	}
+	p.broker.warn(ctx, log)
 	if cfg.World == "" {
 		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.url(), simulate.Faults{}, cfg.Transit, log)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/embedded"
+	"github.com/convergo/convergo/broker/kafka"
 	"github.com/convergo/convergo/broker/nats"
 	"github.com/convergo/convergo/broker/rabbitmq"
 	"github.com/convergo/convergo/broker/redis"
@@ -57,7 +58,7 @@ type connector func(ctx context.Context, a address, q *query, o brokerOptions) (
 
 func connectors() map[string]connector {
 	return map[string]connector{
-		"embedded": connectEmbedded, "nats": connectNATS, "redis": connectRedis, "amqp": connectRabbitMQ, "rocketmq": connectRocketMQ,
+		"embedded": connectEmbedded, "nats": connectNATS, "redis": connectRedis, "amqp": connectRabbitMQ, "rocketmq": connectRocketMQ, "kafka": connectKafka,
 	}
 }
 
@@ -169,18 +170,35 @@ func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 	return &connected{broker: b, close: b.Close}, nil
 }
 
+func connectKafka(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
+	user, password := a.account()
+	cfg := kafka.Config{
+		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.number("partitions"),
+		Replication: q.number("replicas"), MaxMessage: q.number("max_message"), Session: q.duration("lease"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+	}
+	if err := q.end(); err != nil {
+		return nil, err
+	}
+	b, err := kafka.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &connected{broker: b, close: b.Close}, nil
+}
+
 // warn logs the settings under which the broker can lose what it confirmed.
-func (c *connected) warn(ctx context.Context, log *slog.Logger) error {
+func (c *connected) warn(ctx context.Context, log *slog.Logger) {
 	b, ok := c.broker.(checks)
 	if !ok {
-		return nil
+		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	warnings, err := b.Check(ctx)
-	if err != nil {
-		return fmt.Errorf("check the broker's settings: %w", err)
+	if err != nil { // a broker that may not be asked may be used all the same
+		log.Warn("the broker's settings cannot be checked; see convergo doctor", "error", err)
 	}
 	for _, w := range warnings {
 		log.Warn("the broker can lose what it confirmed", "setting", w.Setting, "value", w.Value, "want", w.Want, "loses", w.Loses)
 	}
-	return nil
 }
