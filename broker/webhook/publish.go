@@ -20,7 +20,7 @@ type Broker struct {
 	endpoints []*endpoint
 	client    *http.Client
 	transport *http.Transport
-	memory    memory
+	partial   partial
 }
 
 // Open checks the configuration. It calls no endpoint.
@@ -29,7 +29,7 @@ func Open(_ context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
-	b := &Broker{cfg: cfg, memory: memory{most: cfg.Remember, have: map[convergo.Digest]map[string]bool{}}}
+	b := &Broker{cfg: cfg, partial: partial{most: cfg.Remember, have: map[convergo.Digest]map[string]bool{}}}
 	for _, e := range cfg.Endpoints {
 		b.endpoints = append(b.endpoints, &endpoint{Endpoint: e})
 	}
@@ -129,7 +129,7 @@ func (b *Broker) publish(ctx context.Context, e convergo.Event) error {
 
 // toAll delivers to the endpoints that are not known to have the event, side by side.
 func (b *Broker) toAll(ctx context.Context, targets []*endpoint, e convergo.Event) error {
-	have := b.memory.of(e)
+	have := b.partial.of(e)
 	errs := make([]error, len(targets))
 	if len(targets) == 1 {
 		if !have[targets[0].Name] {
@@ -151,10 +151,10 @@ func (b *Broker) toAll(ctx context.Context, targets []*endpoint, e convergo.Even
 		}
 	}
 	if len(done) == len(targets) {
-		b.memory.forget(e)
+		b.partial.forget(e)
 		return nil
 	}
-	b.memory.note(e, done)
+	b.partial.note(e, done)
 	return b.verdict(errs)
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/convergo/convergo"
 )
 
-// memory is which endpoints have an event that others have not. It forgets the oldest when it is full.
-type memory struct {
+// partial is which endpoints have an event that others have not. It forgets the oldest when it is full.
+type partial struct {
 	mu    sync.Mutex
 	most  int
 	have  map[convergo.Digest]map[string]bool
@@ -25,7 +25,7 @@ func identity(e convergo.Event) convergo.Digest {
 	return convergo.Digest(h.Sum(nil))
 }
 
-func (m *memory) of(e convergo.Event) map[string]bool {
+func (m *partial) of(e convergo.Event) map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.have) == 0 {
@@ -34,7 +34,7 @@ func (m *memory) of(e convergo.Event) map[string]bool {
 	return m.have[identity(e)]
 }
 
-func (m *memory) note(e convergo.Event, done map[string]bool) {
+func (m *partial) note(e convergo.Event, done map[string]bool) {
 	if len(done) == 0 {
 		return
 	}
@@ -51,7 +51,7 @@ func (m *memory) note(e convergo.Event, done map[string]bool) {
 	}
 }
 
-func (m *memory) forget(e convergo.Event) {
+func (m *partial) forget(e convergo.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.have) == 0 {
