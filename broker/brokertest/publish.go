@@ -22,6 +22,7 @@ func publishLaws() []law {
 		{"AnEventPublishedTwiceArrivesAndIsNoError", nil, twiceIsNoError},
 		{"TwoServicesMayUseOneKey", nil, sameKeyOfTwoTopics},
 		{"OneKeyWithTwoPayloadsIsNotSwallowed", nil, sameKeyOtherPayload},
+		{"AReplayedEventArrivesOnceMore", nil, replayedArrives},
 		{"ManyPublishersAtOnceLoseNothing", nil, concurrentPublishers},
 	}
 }
@@ -126,6 +127,25 @@ func twiceIsNoError(t *testing.T, b Backend) {
 			seen[d.Event.Key] = true
 			ack(t, d)
 		}
+	}
+}
+
+// replayedArrives publishes what an operator has made pending again: the same event from another place in the outbox's queue. A
+// broker that drops repeats must not take it for one.
+func replayedArrives(t *testing.T, b Backend) {
+	s := subscribe(t, b.Broker, "payment")
+	e := paid("O-1", 1)
+	e.Position = 41
+	publish(t, b.Broker, e)
+	ack(t, fetch(t, s, 1)...)
+	e.Position = 77
+	publish(t, b.Broker, e)
+	again := fetch(t, s, 1)
+	ack(t, again...)
+	want := paid("O-1", 1) // where it stood does not travel
+	sameEvent(t, again[0].Event, want)
+	if again[0].Event.Position != 0 {
+		t.Errorf("the position %d came along", again[0].Event.Position)
 	}
 }
 

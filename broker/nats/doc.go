@@ -12,4 +12,7 @@
 //
 // JetStream's own consumers keep acknowledgements of single messages, and deliver what was not acknowledged behind what is
 // newer. Here the position of a partition is all that is kept, and an aggregate's events stay in order.
+//
+// A client that may not do everything needs to publish to ev.>, $JS.API.>, $KV.CONVERGO-consumers.> and convergo.>, and to
+// subscribe to _INBOX.> and convergo.>, the names being those of Config.
 package nats

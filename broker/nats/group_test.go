@@ -134,3 +134,49 @@ func TestAZombieCannotSetBackThePosition(t *testing.T) {
 		t.Errorf("after a partition was given back: %d deaths, position %d", third.deaths, third.done.Seq)
 	}
 }
+
+// An instance that cannot reach the servers must stop before another may begin.
+func TestWithoutALeaseNothingIsHandedOut(t *testing.T) {
+	g := plainGroup("a", convergo.Subject{Topic: "order"})
+	p := &partition{group: g, dirty: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	p.items = []*item{{seq: 1}, {seq: 2}}
+	g.parts[0] = p
+	s := &source{g}
+	g.trusted = time.Now().Add(time.Hour)
+	if got, _, _, err := g.take(t.Context(), s, 1); len(got) != 1 || err != nil {
+		t.Fatalf("with a lease: %v, %v", got, err)
+	}
+	g.trusted = time.Now().Add(-time.Nanosecond)
+	if got, _, _, err := g.take(t.Context(), s, 1); len(got) != 0 || err != nil {
+		t.Errorf("without a lease: %v, %v", got, err)
+	}
+	g.failure = errors.New("no connection")
+	if _, _, _, err := g.take(t.Context(), s, 1); !errors.Is(err, g.failure) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Two sources of one process must not work on one aggregate at a time.
+func TestAPartitionIsAtOneSourceAtATime(t *testing.T) {
+	g := plainGroup("a", convergo.Subject{Topic: "order"})
+	p := &partition{group: g, dirty: make(chan struct{}, 1), room: make(chan struct{}, 1), items: []*item{{seq: 1}, {seq: 2}, {seq: 3}}}
+	g.parts[0], g.trusted = p, time.Now().Add(time.Hour)
+	one, two := &source{g}, &source{g}
+	first, _, _, _ := g.take(t.Context(), one, 2)
+	if got, _, _, _ := g.take(t.Context(), two, 1); len(got) != 0 {
+		t.Error("the second source was given a part of what the first works on")
+	}
+	if err := first[1].Ack(t.Context()); err != nil || p.done.Seq != 0 {
+		t.Errorf("position %d after the second of two was acknowledged, want 0: %v", p.done.Seq, err)
+	}
+	if err := first[0].Return(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	again, _, _, _ := g.take(t.Context(), two, 1)
+	if len(again) != 1 || again[0].Attempt != 2 {
+		t.Fatalf("what was returned: %+v", again)
+	}
+	if err := again[0].Ack(t.Context()); err != nil || p.done.Seq != 2 || len(p.items) != 1 {
+		t.Errorf("position %d, %d left, want 2 and 1: %v", p.done.Seq, len(p.items), err)
+	}
+}

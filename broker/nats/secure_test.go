@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -91,6 +92,19 @@ func TestAPasswordATokenAKeyAndCredentialsOpenTheDoorAndShowNowhere(t *testing.T
 		works(t, nats.Config{URL: strings.Replace(s.ClientURL(), "://", "://convergo:right@", 1)})
 		refused(t, nats.Config{URL: strings.Replace(s.ClientURL(), "://", "://convergo:wrong-secret@", 1)}, "wrong-secret")
 		refused(t, nats.Config{URL: "nats://convergo:wrong-secret@host:port:x"}, "wrong-secret")
+	})
+	t.Run("no more rights than the package asks for", func(t *testing.T) {
+		s := inProcess(t, server.Options{Users: []*server.User{{Username: "convergo", Password: "right", Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"ev.>", "$JS.API.>", "$KV.CONVERGO-consumers.>", "convergo.>"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "convergo.>"}},
+		}}}})
+		var complaints strings.Builder
+		works(t, nats.Config{
+			URL: s.ClientURL(), User: "convergo", Password: "right", Log: slog.New(slog.NewTextHandler(&complaints, nil)), // warnings and more
+		})
+		if strings.Contains(strings.ToLower(complaints.String()), "permission") {
+			t.Error(complaints.String())
+		}
 	})
 	t.Run("token", func(t *testing.T) {
 		s := inProcess(t, server.Options{Authorization: "right-token"})
