@@ -251,6 +251,25 @@ func TestAnEventWrittenByPlainSQLIsAnEvent(t *testing.T) {
 	}
 }
 
+// Another process writes one whose time has passed already, below the floor of the claims here.
+func TestADelayedEventOfAnotherProcessThatIsOverdueIsFoundWithinASecondOrSo(t *testing.T) {
+	server := shared(t)
+	schema := server.Name("overdue")
+	here := open(t, postgres.Options{Notify: -1, Schema: schema})
+	there := openOn(t, server.DSN("postgres"), postgres.Options{Notify: -1, Schema: schema})
+	leases := lease(t, here, "a")
+	put := func(s *postgres.Store, id string) {
+		e := event(id, 1)
+		e.DeliverAt = time.Now().Add(-time.Minute)
+		insert(t, s, e)
+	}
+	same(t, "claimed at first", len(claim(t, here, leases, 10)), 0)
+	put(here, "own")
+	same(t, "claimed of the own", len(claim(t, here, leases, 10)), 1)
+	put(there, "other")
+	eventually(t, "the other's is claimed", 5*time.Second, func() bool { return len(claim(t, here, leases, 10)) == 2 })
+}
+
 // The lease is the database's: nobody asks the process that was killed.
 func TestCaseB13LanesOfADeadRelayAreTakenOverWithinALeaseAndAHalf(t *testing.T) {
 	s := open(t, postgres.Options{Notify: -1})

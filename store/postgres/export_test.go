@@ -39,11 +39,11 @@ func (s *Store) ClaimBuffers(ctx context.Context, leases []relay.Lease, perLane 
 		c.lanes = append(c.lanes, int16(l.Lane))
 	}
 	err = s.snapshot(ctx, beginClaim, func(session session) error {
-		c.session = session
+		c.session, c.floors = session, s.floors.delayed(c.lanes)
 		if _, _, err := c.due(0); err != nil {
 			return err
 		}
-		next, err := c.explain("NextDue", c.lanes, int64(0))
+		next, err := c.explain("NextDue", c.lanes, int64(0), c.floors)
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,10 @@ import (
 // A transaction that stays open for long is in C's list and in D's, so it is no v and costs nothing; when it commits it is
 // one, and the next claim goes back to where it began. Nothing is known at first, after a lane changed hands, and when
 // another server may have answered: then claims start at the beginning.
+//
+// Delayed events have a floor too, a time: a claim has found none that was due at it or before. One that is written with a time
+// that has passed, or passes before its commit, is below. Writers of this process say so; for others the floors are laid down
+// once a second. Such an event is that much later, never lost.
 type floors struct {
 	mu      sync.Mutex
 	life    int64     // grows with each reset: what began before it is not noted
@@ -37,7 +41,13 @@ type floors struct {
 	seq     int64     // where the sequence stood at the last claim
 	lanes   [convergo.Lanes]laneFloor
 	marks   []mark // both numbers grow
+
+	due  [convergo.Lanes]int64 // of delayed events
+	laid time.Time             // when those were 0 for the last time
 }
+
+// layDown is how often the floors of delayed events are laid down.
+const layDown = time.Second
 
 type laneFloor struct {
 	token int64 // of the lease under which it was found
@@ -107,7 +117,40 @@ func (f *floors) forget() {
 func (f *floors) reset() {
 	f.lanes = [convergo.Lanes]laneFloor{}
 	f.marks, f.seq = nil, 0
+	f.due = [convergo.Lanes]int64{}
 	f.life++
+}
+
+// delayed are the floors of delayed events in the lanes.
+func (f *floors) delayed(lanes []int16) []int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.laid) > layDown {
+		f.due, f.laid = [convergo.Lanes]int64{}, time.Now()
+	}
+	list := make([]int64, len(lanes))
+	for i, lane := range lanes {
+		list[i] = f.due[lane]
+	}
+	return list
+}
+
+// noneDue notes that a claim has found none in the lanes that was due at the time, looking from these floors on.
+func (f *floors) noneDue(lanes []int16, from []int64, at int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, lane := range lanes {
+		if f.due[lane] == from[i] { // else a writer has lowered it meanwhile
+			f.due[lane] = max(f.due[lane], at)
+		}
+	}
+}
+
+// wrote lowers a floor below an event's time.
+func (f *floors) wrote(lane convergo.Lane, deliver int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.due[lane] = min(f.due[lane], deliver-1)
 }
 
 // look notes what a claim's snapshot shows, and returns where it starts in each lane; lanes in which there can be nothing are

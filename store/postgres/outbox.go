@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,13 +28,25 @@ func (s *Store) Insert(ctx context.Context, tx convergo.Tx, events []convergo.Ev
 	if err != nil {
 		return nil, fmt.Errorf("postgres store %s: insert: %w", s.opts.Name, err)
 	}
-	for _, f := range fresh {
-		if f {
-			s.wakeAfter(tx)
-			break
-		}
+	s.delayedAfter(tx, events)
+	if slices.Contains(fresh, true) {
+		s.wakeAfter(tx)
 	}
 	return fresh, nil
+}
+
+// delayedAfter tells the claims of this process about delayed events, now and again after the commit: until then a claim does
+// not see them.
+func (s *Store) delayedAfter(tx any, events []convergo.Event) {
+	for i := range events {
+		if deliver := convergo.Micros(events[i].DeliverAt); deliver > 0 {
+			lane := events[i].Aggregate.Lane()
+			s.floors.wrote(lane, deliver)
+			if after, ok := tx.(convergo.AfterCommit); ok {
+				after.AfterCommit(func() { s.floors.wrote(lane, deliver) })
+			}
+		}
+	}
 }
 
 func (s *Store) insertEach(events []convergo.Event, exec func(name string, args []any) (int64, error)) ([]bool, error) {
@@ -115,6 +128,7 @@ func (p PGX) Insert(ctx context.Context, tx pgx.Tx, events []convergo.Event) (fr
 	if err != nil {
 		return nil, fmt.Errorf("postgres store %s: insert: %w", p.store.opts.Name, err)
 	}
+	p.store.delayedAfter(tx, events)
 	return fresh, nil
 }
 

@@ -25,10 +25,10 @@ WITH e AS (
 INSERT INTO outbox_delayed (event_id, lane, deliver_at) SELECT e.id, e.lane, e.deliver_at FROM e
 
 -- name: NextDue
--- One probe of an index a lane: the next delayed event after $2, the next retry. The rest tells what changed since the last
--- claim: see floor.go. Locks nothing, like all statements of a claim.
-SELECT (SELECT min(x.deliver_at) FROM unnest($1::smallint[]) AS l (lane)
-         CROSS JOIN LATERAL (SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = l.lane AND d.deliver_at > $2
+-- One probe of an index a lane: the next delayed event after $2 and the lane's floor, the next retry after $2. The rest tells
+-- what changed since the last claim: see floor.go. Locks nothing, like all statements of a claim.
+SELECT (SELECT min(x.deliver_at) FROM unnest($1::smallint[], $3::bigint[]) AS l (lane, floor)
+         CROSS JOIN LATERAL (SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = l.lane AND d.deliver_at > greatest($2, l.floor)
                               ORDER BY d.lane, d.deliver_at LIMIT 1) AS x),
        (SELECT min(x.next_attempt_at) FROM unnest($1::smallint[]) AS l (lane)
          CROSS JOIN LATERAL (SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > $2
@@ -56,26 +56,29 @@ SELECT l.lane FROM unnest($1::smallint[]) AS l (lane)
  WHERE EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at <= $2)
 
 -- name: ClaimQueue
--- The due queues of a lane, $3 events in all; of a queue whose head has failed before only the head.
+-- The due queues of a lane, $3 events in all. One that has failed before is the last of its queue, so that the others do not
+-- fail with it.
 SELECT w.seq, w.attempts,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
        e.message_id, e.event_key, e.headers, e.payload
   FROM (SELECT b.aggregate_digest, b.next_attempt_at FROM outbox_blocked AS b
          WHERE b.lane = $1 AND b.held = 0 AND b.next_attempt_at <= $2 ORDER BY b.next_attempt_at LIMIT $3) AS d
  CROSS JOIN LATERAL (
-       SELECT q.seq, q.event_id, q.attempts, row_number() OVER (ORDER BY q.seq) AS n, first_value(q.attempts) OVER (ORDER BY q.seq) AS head
+       SELECT q.seq, q.event_id, q.attempts,
+              max(q.attempts) OVER (ORDER BY q.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS failed
          FROM (SELECT o.seq, o.event_id, o.attempts FROM outbox_waiting AS o WHERE o.aggregate_digest = d.aggregate_digest
                 ORDER BY o.aggregate_digest, o.seq LIMIT $3) AS q) AS w
  CROSS JOIN LATERAL (SELECT * FROM outbox_event AS v WHERE v.id = w.event_id OFFSET 0) AS e
- WHERE w.n = 1 OR w.head = 0
+ WHERE coalesce(w.failed, 0) = 0
  ORDER BY d.next_attempt_at, d.aggregate_digest, w.seq LIMIT $3
 
 -- name: PromoteDelayed
 -- What two relays find due at once the first one deletes; the other waits for it, finds the rows gone and inserts nothing.
 -- The rows join their lane in the order of their times.
 WITH due AS MATERIALIZED (
-       SELECT d.event_id FROM outbox_delayed AS d WHERE d.lane = ANY ($1::smallint[]) AND d.deliver_at <= $2
-        ORDER BY d.lane, d.deliver_at, d.event_id LIMIT $3 FOR UPDATE),
+       SELECT d.event_id FROM unnest($1::smallint[], $4::bigint[]) AS l (lane, floor)
+         JOIN outbox_delayed AS d ON d.lane = l.lane AND d.deliver_at > l.floor AND d.deliver_at <= $2
+        ORDER BY d.lane, d.deliver_at, d.event_id LIMIT $3 FOR UPDATE OF d),
      gone AS (
        DELETE FROM outbox_delayed AS d USING due WHERE d.event_id = due.event_id RETURNING d.event_id, d.lane, d.deliver_at)
 INSERT INTO outbox_pending (lane, event_id) SELECT g.lane, g.event_id FROM gone AS g ORDER BY g.lane, g.deliver_at, g.event_id

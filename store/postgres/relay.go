@@ -44,6 +44,7 @@ type claiming struct {
 	now     int64
 	result  relay.Claim
 
+	floors  []int64 // of delayed events, by lane
 	seen    *snapshot
 	seq     int64
 	started time.Time
@@ -73,6 +74,7 @@ func (c *claiming) run() error {
 
 // read reads what there is; promote: delayed events are due, and must become pending first.
 func (c *claiming) read(promoted bool) (promote bool, err error) {
+	c.floors = c.store.floors.delayed(c.lanes)
 	delayed, retry, err := c.due(0)
 	if err != nil {
 		return false, err
@@ -80,6 +82,9 @@ func (c *claiming) read(promoted bool) (promote bool, err error) {
 	late := due(delayed, c.now)
 	if late && !promoted {
 		return true, nil
+	}
+	if !late {
+		c.store.floors.noneDue(c.lanes, c.floors, c.now)
 	}
 	waiting := due(retry, c.now)
 	if waiting {
@@ -111,7 +116,7 @@ func due(at, now int64) bool { return at != 0 && at <= now }
 func (c *claiming) due(after int64) (delayed, retry int64, err error) {
 	var first, second *int64
 	var seen string
-	if _, err = c.session.one(c.ctx, "NextDue", []any{c.lanes, after}, &first, &second, &c.seq, &seen, &c.started); err != nil {
+	if _, err = c.session.one(c.ctx, "NextDue", []any{c.lanes, after, c.floors}, &first, &second, &c.seq, &seen, &c.started); err != nil {
 		return 0, 0, err
 	}
 	if c.seen, err = parseSnapshot(seen); err != nil {
@@ -223,7 +228,7 @@ func (c *claiming) promote() error {
 		return ErrReadOnly
 	}
 	return s.update(c.ctx, func(ctx context.Context, tx *Tx) error {
-		_, err := s.exec(ctx, tx, "PromoteDelayed", c.lanes, c.now, promoteMost)
+		_, err := s.exec(ctx, tx, "PromoteDelayed", c.lanes, c.now, promoteMost, c.floors)
 		return err
 	})
 }
