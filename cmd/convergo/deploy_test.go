@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -124,13 +123,7 @@ func TestTheProgramIsStaticWithoutACompilerForC(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return
 	}
-	file := filepath.Join(t.TempDir(), "convergo")
-	build := exec.Command("go", "build", "-o", file, ".")
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	f, err := elf.Open(file)
+	f, err := elf.Open(programFile(t)) // built without cgo
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,9 @@ var program = &struct {
 func programFile(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
-		text, err := exec.Command("go", "build", "-buildvcs=false", "-o", program.path, ".").CombinedOutput()
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", program.path, ".")
+		build.Env = append(build.Environ(), "CGO_ENABLED=0") // as in the container
+		text, err := build.CombinedOutput()
 		if err != nil {
 			program.err = fmt.Errorf("go build: %w: %s", err, text)
 		}
