@@ -2,10 +2,16 @@ package testserver
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -27,6 +33,8 @@ const rabbitScripts = "/usr/lib/rabbitmq/bin"
 type RabbitMQ struct {
 	*Process
 	Addr     string // host:port of AMQP
+	TLSAddr  string // host:port of AMQP with TLS, with a certificate for 127.0.0.1 that Roots verifies
+	Roots    *x509.CertPool
 	User     string // an administrator
 	Password string
 
@@ -59,7 +67,7 @@ func OpenRabbitMQ(lines ...string) (*RabbitMQ, error) {
 }
 
 func (r *RabbitMQ) open(mapper string, lines []string) error {
-	var ports [3]int
+	var ports [4]int
 	for i := range ports {
 		var err error
 		if ports[i], err = Port(); err != nil {
@@ -71,12 +79,18 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 		return err
 	}
 	r.Addr, r.Password = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])), hex.EncodeToString(secret)
+	r.TLSAddr = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[3]))
+	if err := r.certify(); err != nil {
+		return err
+	}
 	if err := r.write(ports, lines); err != nil {
 		return err
 	}
 	var err error
 	// Erlang's port mapper would stay behind as a daemon of the machine: this one is ours and ends with us.
-	r.mapper, err = start(r.dir, "epmd", Command{Path: mapper, Args: []string{"-port", strconv.Itoa(ports[2]), "-address", "127.0.0.1"}, Env: r.env})
+	r.mapper, err = start(r.dir, "epmd", Command{
+		Path: mapper, Args: []string{"-port", strconv.Itoa(ports[2]), "-address", "127.0.0.1"}, Env: r.env,
+	})
 	if err != nil {
 		return err
 	}
@@ -88,9 +102,12 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 }
 
 // write makes the node's folder: configuration, cookie, environment.
-func (r *RabbitMQ) write(ports [3]int, lines []string) error {
+func (r *RabbitMQ) write(ports [4]int, lines []string) error {
 	conf := slices.Concat([]string{
-		"listeners.tcp.1 = " + r.Addr, "default_user = " + r.User, "default_pass = " + r.Password,
+		"listeners.tcp.1 = " + r.Addr, "listeners.ssl.1 = " + r.TLSAddr, "ssl_options.certfile = " + filepath.Join(r.dir, "cert.pem"),
+		"ssl_options.keyfile = " + filepath.Join(r.dir, "key.pem"), "ssl_options.cacertfile = " + filepath.Join(r.dir, "cert.pem"),
+		"ssl_options.verify = verify_none",
+		"default_user = " + r.User, "default_pass = " + r.Password,
 		"disk_free_limit.absolute = 50MB", "collect_statistics_interval = 60000",
 	}, lines)
 	files := map[string]string{
@@ -106,12 +123,40 @@ func (r *RabbitMQ) write(ports [3]int, lines []string) error {
 		"RABBITMQ_NODENAME=convergo" + r.Password[:8] + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(r.dir, "data"), "RABBITMQ_LOG_BASE=" + filepath.Join(r.dir, "log"),
 		"RABBITMQ_CONFIG_FILE=" + filepath.Join(r.dir, "rabbitmq.conf"), "RABBITMQ_CONF_ENV_FILE=" + filepath.Join(r.dir, "rabbitmq-env.conf"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(r.dir, "enabled_plugins"), "RABBITMQ_PLUGINS_EXPAND_DIR=" + filepath.Join(r.dir, "plugins"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(r.dir, "enabled_plugins"),
+		"RABBITMQ_PLUGINS_EXPAND_DIR=" + filepath.Join(r.dir, "plugins"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
 		// The script then becomes the server instead of watching over it, so that what ends the one ends the other.
 		"RUNNING_UNDER_SYSTEMD=true", "LANG=C.UTF-8",
 	}
 	return nil
+}
+
+// certify makes a certificate that signs itself.
+func (r *RabbitMQ) certify() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "convergo test"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
+	r.Roots = x509.NewCertPool()
+	r.Roots.AppendCertsFromPEM(certPEM)
+	return errors.Join(
+		os.WriteFile(filepath.Join(r.dir, "cert.pem"), certPEM, 0o400),
+		os.WriteFile(filepath.Join(r.dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o400))
 }
 
 // Ready waits until the node answers to its user, for example after Start.

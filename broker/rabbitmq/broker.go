@@ -85,9 +85,11 @@ func (b *Broker) Close() {
 // Durability says in one sentence what can be lost.
 func (b *Broker) Durability() string {
 	if b.cfg.Classic {
-		return "An event is confirmed when each classic queue has it on its one node's disk: a killed server loses nothing, the loss of that node's disk loses its queues."
+		return "An event is confirmed when each classic queue has it on its one node's disk: a killed server loses nothing, " +
+			"the loss of that node's disk loses its queues."
 	}
-	return "An event is confirmed when a majority of each quorum queue's nodes has it on disk: neither killed servers nor the loss of a minority of them loses a confirmed event."
+	return "An event is confirmed when a majority of each quorum queue's nodes has it on disk: neither killed servers nor the loss of " +
+		"a minority of them loses a confirmed event."
 }
 
 // discard closes a channel without waiting: the server may not answer for a long time, and nobody needs the answer.

@@ -46,7 +46,8 @@ func open(t testing.TB, cfg Config) *Broker {
 // does not want it. Nobody reads its queues.
 func archive(t *testing.T, b *Broker) {
 	t.Helper()
-	s, err := b.Subscribe(t.Context(), "archive", []convergo.Subject{{Topic: "order"}, {Topic: "ordering"}, {Topic: "payment"}, {Topic: "stock"}})
+	all := []convergo.Subject{{Topic: "order"}, {Topic: "ordering"}, {Topic: "payment"}, {Topic: "stock"}}
+	s, err := b.Subscribe(t.Context(), "archive", all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,8 @@ func backend(t *testing.T, r *testserver.RabbitMQ, cfg Config) brokertest.Backen
 			for name, value := range headers {
 				table[name] = value
 			}
-			return channel(t, r).PublishWithContext(ctx, b.exchange(s.Topic), s.Type+".0", true, false, amqp.Publishing{Headers: table, Body: payload})
+			message := amqp.Publishing{Headers: table, Body: payload}
+			return channel(t, r).PublishWithContext(ctx, b.exchange(s.Topic), s.Type+".0", true, false, message)
 		},
 	}
 }

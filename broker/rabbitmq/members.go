@@ -7,14 +7,15 @@ import (
 )
 
 // join makes this instance one of the consumer's members: the readers of a queue that is never written to. The server
-// counts them, and stops counting one whose connection is gone.
+// counts them, and stops counting one whose connection is gone. It is durable because newer servers want no other kind that
+// several connections share; it goes with its last reader.
 func (s *subscription) join(conn *amqp.Connection) (*amqp.Channel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, err
 	}
 	name := s.broker.beside(s.consumer, membersQueue)
-	if _, err := ch.QueueDeclare(name, false, true, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}); err != nil {
+	if _, err := ch.QueueDeclare(name, true, true, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic}); err != nil {
 		return nil, fmt.Errorf("queue %s: %w", name, err)
 	}
 	if _, err := ch.Consume(name, "", true, false, false, false, nil); err != nil {
@@ -27,7 +28,7 @@ func (s *subscription) join(conn *amqp.Connection) (*amqp.Channel, error) {
 // longest, and we go to the end of that line; one that gets too many in this way gives them up in turn, so that after a few
 // looks everybody has a share. A partition in which nothing arrives is nobody's load: whoever has it is not asked.
 func (s *subscription) rebalance(members *amqp.Channel) error {
-	q, err := members.QueueDeclarePassive(s.broker.beside(s.consumer, membersQueue), false, true, false, false, nil)
+	q, err := members.QueueDeclarePassive(s.broker.beside(s.consumer, membersQueue), true, true, false, false, nil)
 	if err != nil {
 		return err
 	}

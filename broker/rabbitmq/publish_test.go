@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strings"
 	"testing"
@@ -168,7 +169,8 @@ func TestAFullQueueIsAnOutageAndNoEventsFault(t *testing.T) {
 	cfg.Classic = true
 	b := open(t, cfg)
 	subscribe(t, b, "payment")
-	_, err := r.Control("set_policy", "full", "^"+strings.ReplaceAll(cfg.Prefix, ".", `\.`)+"payment", `{"max-length":0,"overflow":"reject-publish"}`)
+	queues := "^" + strings.ReplaceAll(cfg.Prefix, ".", `\.`) + "payment"
+	_, err := r.Control("set_policy", "full", queues, `{"max-length":0,"overflow":"reject-publish"}`)
 	must(t, err)
 	t.Cleanup(func() {
 		_, err := r.Control("clear_policy", "full")
@@ -176,7 +178,8 @@ func TestAFullQueueIsAnOutageAndNoEventsFault(t *testing.T) {
 	})
 	var got error
 	deadline := time.Now().Add(20 * time.Second)
-	for v := int64(1); got == nil && time.Now().Before(deadline); v++ { // a policy takes effect a moment later, and one message may be with the reader
+	// A policy takes effect a moment later, and a message that is with the reader takes no room.
+	for v := int64(1); got == nil && time.Now().Before(deadline); v++ {
 		got = b.Publish(t.Context(), []convergo.Event{paid("A", v)})[0]
 	}
 	if convergo.VerdictOf(got) != convergo.Outage || !strings.Contains(fmt.Sprint(got), "refused") {
@@ -250,4 +253,48 @@ func TestAWrongPasswordIsToldWithoutIt(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), cfg.Password) {
 		t.Errorf("error %v", err)
 	}
+}
+
+func TestTLSAndAnotherVirtualHostAndUser(t *testing.T) {
+	r := shared(t)
+	for _, command := range [][]string{
+		{"add_vhost", "shop"}, {"add_user", "ann", "her-secret"},
+		{"set_permissions", "-p", "shop", "ann", "^convergo\\.", "^(convergo\\.|amq\\.default)", "^convergo\\."},
+	} {
+		_, err := r.Control(command...)
+		must(t, err)
+	}
+	cfg := Config{Addrs: []string{r.TLSAddr}, VHost: "shop", User: "ann", Password: "her-secret", TLS: &tls.Config{RootCAs: r.Roots}}
+	b := open(t, cfg)
+	s := subscribe(t, b, "payment")
+	publish(t, b, paid("A", 1))
+	must(t, fetch(t, s, 1)[0].Ack(t.Context()))
+	cfg.TLS = &tls.Config{}
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an unknown certificate: %v", err)
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	broker := open(b, config(shared(b)))
+	source, err := broker.Subscribe(b.Context(), "payment", orders)
+	must(b, err)
+	go func() {
+		for b.Context().Err() == nil {
+			got, _ := source.Fetch(b.Context(), 256)
+			for _, d := range got {
+				_ = d.Ack(b.Context())
+			}
+		}
+	}()
+	for b.Loop() {
+		var events []convergo.Event
+		for i := range 512 {
+			events = append(events, paid(fmt.Sprint("O-", i), 1))
+		}
+		for _, err := range broker.Publish(b.Context(), events) {
+			must(b, err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*512/b.Elapsed().Seconds(), "events/s")
 }

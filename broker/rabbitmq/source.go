@@ -159,7 +159,8 @@ func (s *source) answer(p *partition, l *letter, change func()) error {
 	defer sub.mu.Unlock()
 	switch {
 	case p.ch != l.ch:
-		return convergo.Unreachable(fmt.Errorf("rabbitmq: answer for %s: %s comes again: the connection on which it came is gone", sub.consumer, l.event.Key))
+		return convergo.Unreachable(fmt.Errorf("rabbitmq: answer for %s: %s comes again: the connection on which it came is gone",
+			sub.consumer, l.event.Key))
 	case l.state != out:
 		return nil
 	}

@@ -51,7 +51,8 @@ func TestCaseB25WhatIsGivenBackStaysHereComesAgainInOrderAndHoldsNoOtherAggregat
 		}
 		must(t, d.Ack(t.Context()))
 	}
-	if q, err := channel(t, shared(t)).QueueDeclarePassive(b.queue("payment", 0), true, false, false, false, nil); err != nil || q.Messages != 0 {
+	q, err := channel(t, shared(t)).QueueDeclarePassive(b.queue("payment", 0), true, false, false, false, nil)
+	if err != nil || q.Messages != 0 {
 		t.Errorf("%d messages went back to the server, error %v", q.Messages, err)
 	}
 }
@@ -114,7 +115,8 @@ func TestASourceMakesItsQueuesAgainWhenTheyWereDeleted(t *testing.T) {
 		must(t, err)
 	}
 	deadline := time.Now().Add(20 * time.Second)
-	for err := b.Publish(t.Context(), []convergo.Event{paid("A", 1)})[0]; err != nil; err = b.Publish(t.Context(), []convergo.Event{paid("A", 1)})[0] {
+	try := func() error { return b.Publish(t.Context(), []convergo.Event{paid("A", 1)})[0] }
+	for err := try(); err != nil; err = try() {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 // Subscribe declares the consumer's queues, binds them to the subjects, unbinds what an earlier Subscribe had and this one has not
 // (the last Subscribe counts, by whichever instance), and begins to read. A new consumer gets what is published from now on.
 //
-// The sources of one consumer in one Broker share its deliveries; so do the instances in several processes. A partition is read by one of them at a time, so
-// that each aggregate's events come in order. The source implements io.Closer.
+// The sources of one consumer in one Broker share its deliveries; so do the instances in several processes. A partition is read
+// by one of them at a time, so that each aggregate's events come in order. The source implements io.Closer.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
 	names, err := namesOf(subjects)
 	if err == nil {

@@ -45,13 +45,16 @@ func (b *Broker) binding(subject string, partition int) (exchange, key string) {
 // server compares it at each declaration, atomically.
 func (b *Broker) declareMarker(ch *amqp.Channel) error {
 	name := b.cfg.Prefix + partitionsQueue
-	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic, amqp.QueueMaxLenArg: int64(b.cfg.Partitions)})
+	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{
+		amqp.QueueTypeArg: amqp.QueueTypeClassic, amqp.QueueMaxLenArg: int64(b.cfg.Partitions),
+	})
 	switch {
 	case err == nil:
 		return nil
 	case refused(err, amqp.PreconditionFailed):
 		return fmt.Errorf("Config.Partitions is %d and others with Prefix %q use another number (received ours, current theirs: %w): "+
-			"use theirs; or stop everything, let the consumers empty their queues, delete the queues whose names begin with the prefix, and start with the new number",
+			"use theirs; or stop everything, let the consumers empty their queues, delete the queues whose names begin with the prefix, "+
+			"and start with the new number",
 			b.cfg.Partitions, b.cfg.Prefix, err)
 	default:
 		return outage(err)
@@ -144,7 +147,8 @@ func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) (
 		delete(args, deliveryLimit)
 		if err = declare(conn, name, args); err == nil {
 			b.warn(relay.Warning{
-				Setting: "delivery-limit of queue " + name, Value: "the server's default", Want: "-1, by a policy",
+				Setting: "delivery-limit of queue " + name, Value: "the server's default",
+				Want:  "-1, which a queue has from its making: let it run empty, delete it and subscribe again",
 				Loses: "an event whose consumers die 20 times while they have it",
 			})
 		}
@@ -153,7 +157,8 @@ func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) (
 	case err == nil:
 		return fresh, nil
 	case refused(err, amqp.PreconditionFailed):
-		return false, fmt.Errorf("queue %s exists with other settings: let it run empty and delete it, or set Config.Classic and Config.Replicas as it was made: %w", name, err)
+		return false, fmt.Errorf("queue %s exists with other settings: let it run empty and delete it, "+
+			"or set Config.Classic and Config.Replicas as it was made: %w", name, err)
 	default:
 		return false, outage(fmt.Errorf("queue %s: %w", name, err))
 	}

@@ -48,7 +48,8 @@ type Config struct {
 	Concurrency int
 	// Timeout bounds one request, from connecting to the end of the answer. Default 20 s.
 	Timeout time.Duration
-	// Closed is how long an endpoint that cannot be reached, or answers 429 without Retry-After, is left alone. Default 1 s doubling up to 1 min.
+	// Closed is how long an endpoint that cannot be reached, or answers 429 without Retry-After, is left alone. Default 1 s
+	// doubling up to 1 min.
 	Closed convergo.Backoff
 	// MostRetryAfter caps what an endpoint can ask for with Retry-After. Default 1 h.
 	MostRetryAfter time.Duration

@@ -25,7 +25,8 @@ type endpoint struct {
 	why   error     // of until
 }
 
-// Closed is the error for an endpoint that is left alone for a while: it could not be reached, or asked for time. It says nothing about the event.
+// Closed is the error for an endpoint that is left alone for a while: it could not be reached, or asked for time. It says nothing
+// about the event.
 type Closed struct {
 	Endpoint string
 	Until    time.Time

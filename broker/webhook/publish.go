@@ -225,12 +225,15 @@ func (b *Broker) Check(context.Context) ([]relay.Warning, error) {
 	var all []relay.Warning
 	for _, p := range b.endpoints {
 		if p.Disabled {
-			all = append(all, relay.Warning{Setting: "endpoint " + p.Name, Value: "disabled", Want: "enabled", Loses: "its events: they count as sent"})
+			all = append(all, relay.Warning{
+				Setting: "endpoint " + p.Name, Value: "disabled", Want: "enabled", Loses: "its events: they count as sent",
+			})
 		}
 	}
 	for _, s := range b.cfg.Unclaimed {
 		all = append(all, relay.Warning{
-			Setting: "Config.Unclaimed " + s.String(), Value: "needs no endpoint", Want: "an endpoint", Loses: "events of " + s.String() + " that no endpoint wants",
+			Setting: "Config.Unclaimed " + s.String(), Value: "needs no endpoint", Want: "an endpoint",
+			Loses: "events of " + s.String() + " that no endpoint wants",
 		})
 	}
 	return all, nil

@@ -26,7 +26,8 @@ func TestAnswersAndTheirVerdicts(t *testing.T) {
 	}{
 		{301, "", convergo.Again}, {307, "", convergo.Again}, {400, "", convergo.Park}, {401, "", convergo.Park}, {404, "", convergo.Park},
 		{408, "", convergo.Again}, {410, "", convergo.Park}, {413, "", convergo.Park}, {422, "", convergo.Park}, {425, "", convergo.Again},
-		{429, "", convergo.Outage}, {429, "7", convergo.Outage}, {500, "", convergo.Again}, {502, "", convergo.Again}, {503, "7", convergo.Outage},
+		{429, "", convergo.Outage}, {429, "7", convergo.Outage}, {500, "", convergo.Again},
+		{502, "", convergo.Again}, {503, "7", convergo.Outage},
 	} {
 		var elsewhere atomic.Bool
 		other := serve(t, func(http.ResponseWriter, *http.Request) { elsewhere.Store(true) })
@@ -158,7 +159,8 @@ func TestOnlyPublicAddressesAreCalled(t *testing.T) {
 	g := newGuard([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")})
 	for text, want := range map[string]bool{
 		"93.184.216.34": true, "2606:4700::1111": true, "10.9.1.1": true, "::ffff:10.9.1.1": true,
-		"10.8.1.1": false, "127.0.0.1": false, "127.9.9.9": false, "0.0.0.0": false, "0.1.2.3": false, "169.254.169.254": false, "100.64.0.1": false,
+		"10.8.1.1": false, "127.0.0.1": false, "127.9.9.9": false, "0.0.0.0": false, "0.1.2.3": false,
+		"169.254.169.254": false, "100.64.0.1": false,
 		"100.100.100.200": false, "172.16.5.4": false, "192.168.1.1": false, "192.0.0.192": false, "198.18.0.1": false, "224.0.0.1": false,
 		"255.255.255.255": false, "240.0.0.1": false, "168.63.129.16": false,
 		"::": false, "::1": false, "::ffff:127.0.0.1": false, "::ffff:169.254.169.254": false, "::7f00:1": false, "64:ff9b::7f00:1": false,
@@ -178,8 +180,11 @@ func TestALoopbackEndpointIsNotCalledUnlessAllowedNorIsAProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", target)
 	t.Setenv("HTTPS_PROXY", target)
 	port := target[strings.LastIndex(target, ":"):]
-	for _, url := range []string{target, "http://localhost" + port, "http://[::ffff:127.0.0.1]" + port, "http://2130706433" + port, "http://0" + port} {
-		b, err := Open(t.Context(), Config{PlainHTTP: true, Timeout: 5 * time.Second, Endpoints: []Endpoint{{Name: "shop", URL: url + "/token-7", Secrets: []Secret{secret}}}})
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0"} {
+		url := "http://" + host + port
+		b, err := Open(t.Context(), Config{
+			PlainHTTP: true, Timeout: 5 * time.Second, Endpoints: []Endpoint{{Name: "shop", URL: url + "/token-7", Secrets: []Secret{secret}}},
+		})
 		must(t, err)
 		got := b.Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]
 		if got == nil || called.Load() {
@@ -196,7 +201,8 @@ func TestCertificatesAreVerified(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(server.Close)
 	endpoints := []Endpoint{{Name: "shop", URL: server.URL, Secrets: []Secret{secret}}}
-	if err := open(t, Config{Endpoints: endpoints}).Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]; err == nil || !strings.Contains(err.Error(), "certificate") {
+	err := open(t, Config{Endpoints: endpoints}).Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an unknown certificate: %v", err)
 	}
 	pool := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
@@ -220,9 +226,11 @@ func TestAConfigurationThatCannotWorkOrWouldLeakIsRefused(t *testing.T) {
 	secret, text := key(t, "a")
 	good := Endpoint{Name: "shop", URL: "https://shop.example/hook", Secrets: []Secret{secret}}
 	for want, change := range map[string]func(*Endpoint){
-		"user or password": func(e *Endpoint) { e.URL = "https://me:hunter2@shop.example/" }, "https": func(e *Endpoint) { e.URL = "http://shop.example/" },
-		"no name": func(e *Endpoint) { e.Name = "" }, "secret": func(e *Endpoint) { e.Secrets = nil }, "not absolute": func(e *Endpoint) { e.URL = "/hook" },
-		"scheme": func(e *Endpoint) { e.URL = "gopher://shop.example/" }, "subject": func(e *Endpoint) { e.Subjects = []convergo.Subject{{}} },
+		"user or password": func(e *Endpoint) { e.URL = "https://me:hunter2@shop.example/" },
+		"https":            func(e *Endpoint) { e.URL = "http://shop.example/" },
+		"no name":          func(e *Endpoint) { e.Name = "" }, "secret": func(e *Endpoint) { e.Secrets = nil },
+		"not absolute": func(e *Endpoint) { e.URL = "/hook" },
+		"scheme":       func(e *Endpoint) { e.URL = "gopher://shop.example/" }, "subject": func(e *Endpoint) { e.Subjects = []convergo.Subject{{}} },
 	} {
 		e := good
 		change(&e)
@@ -231,7 +239,8 @@ func TestAConfigurationThatCannotWorkOrWouldLeakIsRefused(t *testing.T) {
 			t.Errorf("%s: error %v", want, err)
 		}
 	}
-	if shown := fmt.Sprintf("%v %+v %#v", good, good, good); strings.Contains(shown, strings.TrimPrefix(text, "whsec_")) || strings.Contains(shown, "aaaa") {
+	shown := fmt.Sprintf("%v %+v %#v", good, good, good)
+	if strings.Contains(shown, strings.TrimPrefix(text, "whsec_")) || strings.Contains(shown, "aaaa") {
 		t.Errorf("the secret shows: %s", shown)
 	}
 }

@@ -25,8 +25,8 @@ type ReceiverConfig struct {
 	Now     func() time.Time // default time.Now
 }
 
-// Receiver is the subscriber's side: an http.Handler to be served under the endpoint's URL, and a source of deliveries. A request is answered
-// with 2xx only after its delivery was acknowledged, so that the sender keeps what was not handled; nothing is stored here.
+// Receiver is the subscriber's side: an http.Handler to be served under the endpoint's URL, and a source of deliveries. A request
+// is answered with 2xx only after its delivery was acknowledged, so that the sender keeps what was not handled; nothing is stored here.
 // It deduplicates nothing: the inbox does.
 type Receiver struct {
 	cfg   ReceiverConfig

@@ -47,7 +47,8 @@ func TestCaseB25APostIsAnsweredOnlyAfterItsDeliveryWasAcknowledged(t *testing.T)
 		t.Fatalf("confirmed before it was handled: %v", err)
 	default:
 	}
-	if d.Malformed != nil || d.Event.Key != e.Key || string(d.Event.Payload) != string(e.Payload) || d.Event.Headers["Note"] != e.Headers["Note"] {
+	if d.Malformed != nil || d.Event.Key != e.Key ||
+		string(d.Event.Payload) != string(e.Payload) || d.Event.Headers["Note"] != e.Headers["Note"] {
 		t.Errorf("got %+v, %v", d.Event, d.Malformed)
 	}
 	must(t, d.Ack(t.Context()))
@@ -109,7 +110,9 @@ func TestAnOldRequestIsRefused(t *testing.T) {
 	h := http.Header{}
 	now := time.Now()
 	sign(h, e, now, []Secret{secret})
-	for offset, ok := range map[time.Duration]bool{4 * time.Minute: true, -4 * time.Minute: true, 6 * time.Minute: false, -6 * time.Minute: false} {
+	for offset, ok := range map[time.Duration]bool{
+		4 * time.Minute: true, -4 * time.Minute: true, 6 * time.Minute: false, -6 * time.Minute: false,
+	} {
 		if err := verify(h, e.Payload, now.Add(offset), []Secret{secret}); (err == nil) != ok {
 			t.Errorf("%v later: %v", offset, err)
 		}

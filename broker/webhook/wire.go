@@ -101,7 +101,8 @@ func verify(h http.Header, body []byte, now time.Time, secrets []Secret) error {
 	if !fits(value[2], id, timestamp, body, secrets) {
 		return fmt.Errorf("%s: %w", HeaderSignature, errForged)
 	}
-	if fields := h.Values(HeaderEvent); len(fields) > 1 || len(fields) == 1 && !fits(h.Get(HeaderEventSignature), id, timestamp, []byte(fields[0]), secrets) {
+	fields := h.Values(HeaderEvent)
+	if len(fields) > 1 || len(fields) == 1 && !fits(h.Get(HeaderEventSignature), id, timestamp, []byte(fields[0]), secrets) {
 		return fmt.Errorf("%s: %w", HeaderEventSignature, errForged)
 	}
 	if seconds < now.Add(-tolerance).Unix() || seconds > now.Add(tolerance).Unix() {
