@@ -149,14 +149,23 @@ func (q *query) subjects(name string) (all []convergo.Subject) {
 		if text == "" {
 			continue
 		}
-		topic, eventType, _ := strings.Cut(text, ".")
-		s := convergo.Subject{Topic: topic, Type: strings.TrimSuffix(eventType, "*")}
-		if err := s.Validate(); err != nil {
+		s, err := parseSubject(text)
+		if err != nil {
 			q.errs = append(q.errs, fmt.Errorf("?%s: %w", name, err))
 		}
 		all = append(all, s)
 	}
 	return all
+}
+
+// parseSubject reads "topic.Type", or "topic.*" for all types.
+func parseSubject(text string) (convergo.Subject, error) {
+	topic, eventType, ok := strings.Cut(text, ".")
+	s := convergo.Subject{Topic: topic, Type: strings.TrimSuffix(eventType, "*")}
+	if !ok {
+		return s, fmt.Errorf("%q is neither topic.Type nor topic.*", text)
+	}
+	return s, s.Validate()
 }
 
 // tls reads ?tls=true, ?ca=FILE, ?cert=FILE&key=FILE and ?server_name=NAME; nil without any of them.

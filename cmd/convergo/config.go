@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -63,6 +64,9 @@ func (b backends) validate() error {
 	if one := b.Database; one != "" && !strings.Contains(one, "{service}") && len(b.Databases) < len(serviceNames())-1 {
 		return fmt.Errorf("--database %q is one database for all services; let {service} stand where its name goes, "+
 			"for example ?schema={service} (PostgreSQL) or /convergo_{service} (MySQL)", redacted(one))
+	}
+	if strings.HasPrefix(b.Broker, "webhook:") {
+		return errors.New("--broker webhook: only sends, to others; services need a broker that they can subscribe to")
 	}
 	if scheme, _, ok := strings.Cut(b.brokerURL(), ":"); !ok || !slices.Contains(brokerSchemes(), scheme) {
 		return fmt.Errorf("--broker %q does not begin with one of %s:", redacted(b.Broker), strings.Join(brokerSchemes(), ":, "))

@@ -21,7 +21,7 @@ import (
 type relayCommand struct {
 	Config   kong.ConfigFlag `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
 	Database string          `required:"" placeholder:"URL" help:"The application's database: postgres://…, mysql://… or sqlite:FILE."`
-	Broker   string          `required:"" placeholder:"URL" help:"nats://…, kafka://…, amqp://…, redis://…, rocketmq://…"`
+	Broker   string          `required:"" placeholder:"URL" help:"nats://…, kafka://…, amqp://…, redis://…, rocketmq://…, or webhook:FILE for signed posts to the endpoints that the file names."`
 	Addr     string          `default:"127.0.0.1:8081" placeholder:"HOST:PORT" help:"Address of /healthz, /readyz and /stats (default: ${default})."`
 	Name     string          `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
 

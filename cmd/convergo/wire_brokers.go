@@ -59,6 +59,7 @@ type connector func(ctx context.Context, a address, q *query, o brokerOptions) (
 func connectors() map[string]connector {
 	return map[string]connector{
 		"embedded": connectEmbedded, "nats": connectNATS, "redis": connectRedis, "amqp": connectRabbitMQ, "rocketmq": connectRocketMQ, "kafka": connectKafka,
+		"webhook": connectWebhook,
 	}
 }
 

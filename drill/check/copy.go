@@ -132,10 +132,11 @@ func (o *original) quoted(name string) string {
 	return `"` + name + `"`
 }
 
-// holdsBytes tells which columns are bytes. A server may keep text as bytes too (so that no collation touches it): SQLite must get
-// text back, or nothing would compare equal.
-func holdsBytes(column string) bool {
-	return strings.HasSuffix(column, "_digest") || slices.Contains([]string{"payload", "body", "fingerprint", "result"}, column)
+// holdsBytes tells which columns are bytes: some of the engine's tables. A server may keep text as bytes too (so that no collation
+// touches it): SQLite must get text back, or nothing would compare equal.
+func holdsBytes(table, column string) bool {
+	engine := slices.ContainsFunc([]string{"outbox_", "inbox_", "outside_", "idempotency_"}, func(room string) bool { return strings.HasPrefix(table, room) })
+	return engine && (strings.HasSuffix(column, "_digest") || slices.Contains([]string{"payload", "body", "fingerprint", "result"}, column))
 }
 
 func (o *original) copyTable(ctx context.Context, from, to *sql.Tx, table string) error {
@@ -170,7 +171,7 @@ func (o *original) copyTable(ctx context.Context, from, to *sql.Tx, table string
 			return err
 		}
 		for i, v := range values {
-			values[i] = asSQLite(columns[i], v)
+			values[i] = asSQLite(holdsBytes(table, columns[i]), v)
 		}
 		if _, err := insert.ExecContext(ctx, values...); err != nil {
 			return err
@@ -183,14 +184,14 @@ func (o *original) copyTable(ctx context.Context, from, to *sql.Tx, table string
 }
 
 // asSQLite is the value as SQLite's own table would have it.
-func asSQLite(column string, v any) any {
+func asSQLite(bytes bool, v any) any {
 	switch v := v.(type) {
 	case []byte:
-		if !holdsBytes(column) {
+		if !bytes {
 			return string(v)
 		}
 	case string:
-		if holdsBytes(column) {
+		if bytes {
 			return []byte(v)
 		}
 	case bool:
