@@ -49,7 +49,8 @@ func judge(broker string, s map[string]string) []relay.Warning {
 	// A cluster whose controller names the master confirms by the settings of its own below.
 	replicated := s["brokerRole"] == "SYNC_MASTER" || s["allAckInSyncStateSet"] == "true" || whole(s["inSyncReplicas"]) > 1
 	if !replicated {
-		warn("brokerRole", "SYNC_MASTER with a slave", "what was confirmed and is not on a slave yet, or all when there is none, when the machine's disk fails")
+		warn("brokerRole", "SYNC_MASTER with a slave",
+			"what was confirmed and is not on a slave yet, or all when there is none, when the machine's disk fails")
 	}
 	if s["brokerRole"] == "SYNC_MASTER" && whole(s["inSyncReplicas"]) < 2 {
 		warn("inSyncReplicas", "2", "what was confirmed by the master alone, when the machine's disk fails")
@@ -58,13 +59,15 @@ func judge(broker string, s map[string]string) []relay.Warning {
 		warn("transientStorePoolEnable", "false", "what was confirmed and is only in the broker's own memory, when the broker is killed")
 	}
 	if s["autoCreateTopicEnable"] == "true" {
-		warn("autoCreateTopicEnable", "false", "the order within an aggregate, when a topic is made by a foreign message with a number of queues that nobody chose")
+		warn("autoCreateTopicEnable", "false",
+			"the order within an aggregate, when a topic is made by a foreign message with a number of queues that nobody chose")
 	}
 	if hours := whole(s["fileReservedTime"]); hours < 72 {
 		warn("fileReservedTime", "72 (hours) or more", "what a consumer that was away for longer has not read; replay it from the outbox")
 	}
 	if most := whole(s["maxMessageSize"]); most < 2*convergo.MaxPayloadBytes {
-		warn("maxMessageSize", fmt.Sprint("4194304, its default, and at least ", 2*convergo.MaxPayloadBytes), "nothing, but large events are refused")
+		warn("maxMessageSize", fmt.Sprint("4194304, its default, and at least ", 2*convergo.MaxPayloadBytes),
+			"nothing, but large events are refused")
 	}
 	return all
 }

@@ -20,7 +20,8 @@ func (b *Broker) checked(ctx context.Context, address string, req *command) {
 	t := b.halves[messages[0].properties[propertyGroup]]
 	b.mu.Unlock()
 	if t == nil {
-		b.cfg.Log.Warn("a broker asks about a message of a group that is not here", "broker", address, "group", messages[0].properties[propertyGroup])
+		b.cfg.Log.Warn("a broker asks about a message of a group that is not here", "broker", address,
+			"group", messages[0].properties[propertyGroup])
 		return
 	}
 	if err := t.answer(ctx, address, req, messages[0]); err != nil {

@@ -14,48 +14,52 @@ import (
 
 // Codes of the requests that are made and answered here. The protocol's own names are in the comments.
 const (
-	codePull              = 11  // PULL_MESSAGE
-	codeQueryOffset       = 14  // QUERY_CONSUMER_OFFSET
-	codeUpdateOffset      = 15  // UPDATE_CONSUMER_OFFSET
-	codeCreateTopic       = 17  // UPDATE_AND_CREATE_TOPIC
-	codeBrokerConfig      = 26  // GET_BROKER_CONFIG
-	codeMinOffset         = 31  // GET_MIN_OFFSET
-	codeHeartbeat         = 34  // HEART_BEAT
-	codeUnregister        = 35  // UNREGISTER_CLIENT
-	codeEndTransaction    = 37  // END_TRANSACTION
-	codeConsumers         = 38  // GET_CONSUMER_LIST_BY_GROUP
-	codeCheckTransaction  = 39  // CHECK_TRANSACTION_STATE, from the broker
-	codeConsumersChanged  = 40  // NOTIFY_CONSUMER_IDS_CHANGED, from the broker
-	codeLock              = 41  // LOCK_BATCH_MQ
-	codeUnlock            = 42  // UNLOCK_BATCH_MQ
-	codeRoute             = 105 // GET_ROUTEINFO_BY_TOPIC
-	codeSend              = 310 // SEND_MESSAGE_V2
-	codeSendBatch         = 320 // SEND_BATCH_MESSAGE
-	codeTopicConfig       = 351 // GET_TOPIC_CONFIG
-	answerSuccess         = 0
-	answerBusy            = 2
-	answerFlushTimeout    = 10
-	answerNoSlave         = 11
-	answerSlaveTimeout    = 12
-	answerIllegalMessage  = 13
-	answerNoPermission    = 16
-	answerNoTopic         = 17
-	answerNothingNew      = 19
-	answerNothingMatched  = 20
-	answerOffsetMoved     = 21
-	answerNotFound        = 22
-	flagAnswer            = 1
-	flagOneWay            = 2
-	maxFrame              = 128 << 20 // far above a broker's largest answer
-	protocolVersion       = 481       // that of release 5.3.3: answers are in standard JSON, messages in their present form
-	headerBytes           = 0xffffff  // the length of a header; the byte above names its form
-	binaryForm            = 1 << 24
-	fieldAccessKey        = "AccessKey"
-	fieldSecurityToken    = "SecurityToken"
-	fieldSignature        = "Signature"
-	headerStandardJSON    = "acceptStandardJsonOnly"
-	answerSystemError     = 1
-	answerTopicNotAllowed = 29
+	codePull             = 11  // PULL_MESSAGE
+	codeQueryOffset      = 14  // QUERY_CONSUMER_OFFSET
+	codeUpdateOffset     = 15  // UPDATE_CONSUMER_OFFSET
+	codeCreateTopic      = 17  // UPDATE_AND_CREATE_TOPIC
+	codeBrokerConfig     = 26  // GET_BROKER_CONFIG
+	codeMinOffset        = 31  // GET_MIN_OFFSET
+	codeHeartbeat        = 34  // HEART_BEAT
+	codeUnregister       = 35  // UNREGISTER_CLIENT
+	codeEndTransaction   = 37  // END_TRANSACTION
+	codeConsumers        = 38  // GET_CONSUMER_LIST_BY_GROUP
+	codeCheckTransaction = 39  // CHECK_TRANSACTION_STATE, from the broker
+	codeConsumersChanged = 40  // NOTIFY_CONSUMER_IDS_CHANGED, from the broker
+	codeLock             = 41  // LOCK_BATCH_MQ
+	codeUnlock           = 42  // UNLOCK_BATCH_MQ
+	codeRoute            = 105 // GET_ROUTEINFO_BY_TOPIC
+	codeSend             = 310 // SEND_MESSAGE_V2
+	codeSendBatch        = 320 // SEND_BATCH_MESSAGE
+	codeTopicConfig      = 351 // GET_TOPIC_CONFIG
+)
+
+// Codes of answers.
+const (
+	answerSuccess        = 0
+	answerBusy           = 2
+	answerFlushTimeout   = 10
+	answerNoSlave        = 11
+	answerSlaveTimeout   = 12
+	answerIllegalMessage = 13
+	answerNoTopic        = 17
+	answerNothingNew     = 19
+	answerNothingMatched = 20
+	answerOffsetMoved    = 21
+	answerNotFound       = 22
+)
+
+const (
+	flagAnswer         = 1
+	flagOneWay         = 2
+	maxFrame           = 128 << 20 // far above a broker's largest answer
+	protocolVersion    = 479       // that of release 5.3.3: answers are in standard JSON, messages in their present form
+	headerBytes        = 0xffffff  // the length of a header; the byte above names its form
+	binaryForm         = 1 << 24
+	fieldAccessKey     = "AccessKey"
+	fieldSecurityToken = "SecurityToken"
+	fieldSignature     = "Signature"
+	headerStandardJSON = "acceptStandardJsonOnly"
 )
 
 // command is one frame of the protocol, a request or an answer.

@@ -26,6 +26,7 @@
 //     come again.
 //   - An instance that was stopped (SIGSTOP) for longer than the lock's term may still be at work on what it had fetched when
 //     another one goes on. It fetches nothing new then; the inbox's dedup row keeps each effect single.
+//   - A message that was returned with a delay holds up its whole queue for that long.
 //   - Reading and writing is done at masters. While a queue's master is away its events wait.
 //   - All instances of one consumer should have the same subjects. While they differ, during a roll-out, the events of a topic
 //     that only the new ones want are read for their share of the queues, the rest when the last old one has gone.

@@ -396,7 +396,8 @@ func (m *member) leave() {
 			continue
 		}
 		// A broker that does not hear it finds out when the connection breaks, or by the heartbeats that stay away.
-		if _, err := m.broker.reading.call(ctx, address, request(codeUnregister, fields("clientID", m.broker.clientID, "consumerGroup", m.group), nil)); err != nil {
+		goodbye := request(codeUnregister, fields("clientID", m.broker.clientID, "consumerGroup", m.group), nil)
+		if _, err := m.broker.reading.call(ctx, address, goodbye); err != nil {
 			m.broker.cfg.Log.Debug("a broker was not told of a member's leaving", "consumer", m.consumer, "broker", name, "error", err)
 		}
 	}

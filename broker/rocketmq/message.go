@@ -16,7 +16,8 @@ import (
 
 // A message's properties are those of convergo.Event.Wire, with these exceptions that keep every event as it was written:
 // RocketMQ acts on properties of its own, whose names have no small letter or begin with '_', so an event's headers of such
-// names travel behind escapedName; a broker loses a property without a value, so an empty one travels behind rawValue; and it stores no message without a body, so an empty payload travels as one zero byte beside headerEmpty.
+// names travel behind escapedName; a broker loses a property without a value, so an empty one travels behind rawValue; and it
+// stores no message without a body, so an empty payload travels as one zero byte beside headerEmpty.
 const (
 	escapedName = "Convergo-Escaped-"
 	rawValue    = "raw:"
@@ -115,12 +116,11 @@ func decode(m stored) (convergo.Event, error) {
 
 // stored is a message as a broker keeps it and hands it out.
 type stored struct {
-	queueOffset    int64
-	physicalOffset int64
-	flags          int
-	body           []byte
-	topic          string
-	properties     map[string]string
+	queueOffset int64
+	flags       int
+	body        []byte
+	topic       string
+	properties  map[string]string
 }
 
 const (
@@ -211,7 +211,8 @@ func readOne(b []byte) (m stored, err error) {
 	sum := uint32(number(4))
 	number(4)
 	number(4)
-	m.queueOffset, m.physicalOffset = number(8), number(8)
+	m.queueOffset = number(8)
+	number(8)
 	m.flags = int(number(4))
 	host := func(flag int) int64 {
 		if m.flags&flag != 0 {

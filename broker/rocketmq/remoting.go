@@ -88,7 +88,7 @@ func (n *network) close() {
 	for _, d := range conns {
 		<-d.done
 		if d.conn != nil {
-			d.conn.end(errClosed)
+			_ = d.conn.end(errClosed)
 		}
 	}
 	n.work.Wait()
@@ -162,7 +162,7 @@ func (n *network) dial(address string, d *dialing) {
 	n.work.Go(func() {
 		err := d.conn.read()
 		n.forget(address, d)
-		d.conn.end(err)
+		_ = d.conn.end(err)
 		n.broken(address)
 	})
 }
@@ -233,18 +233,19 @@ func (c *connection) write(ctx context.Context, cmd *command) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	// Not the caller's deadline: a frame that is cut short would break the connection for everybody.
-	if err := c.raw.SetWriteDeadline(time.Now().Add(c.network.timeout)); err != nil {
-		return err
+	err = c.raw.SetWriteDeadline(time.Now().Add(c.network.timeout))
+	if err == nil {
+		_, err = c.raw.Write(frame)
 	}
-	if _, err := c.raw.Write(frame); err != nil {
-		c.end(err)
-		return err
+	if err != nil {
+		return c.end(err)
 	}
 	return nil
 }
 
-// end breaks the connection: all who wait for an answer are told.
-func (c *connection) end(err error) {
+// end breaks the connection: all who wait for an answer are told. It returns why the connection ended, which is the first
+// reason there was.
+func (c *connection) end(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
@@ -252,6 +253,7 @@ func (c *connection) end(err error) {
 		close(c.ended)
 		_ = c.raw.Close() // whatever it says, the connection is not used again
 	}
+	return c.err
 }
 
 func (c *connection) read() error {
