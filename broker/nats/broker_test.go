@@ -194,6 +194,30 @@ func TestAStreamThatWasMadeAnewIsReadFromItsBeginning(t *testing.T) {
 	}
 }
 
+// The new stream has grown beyond what was read of the old one before anybody looks.
+func TestThePositionOfAnotherStreamOfTheSameNameMeansNothing(t *testing.T) {
+	cfg := config(single(t))
+	b := open(t, cfg)
+	for v := int64(1); v <= 20; v++ {
+		publish(t, b, paid("O-1", v))
+	}
+	fetch(t, subscribe(t, b, "payment"), 20)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b = open(t, cfg)
+	if err := b.DeleteStream(); err != nil {
+		t.Fatal(err)
+	}
+	b = open(t, cfg)
+	for v := int64(21); v <= 50; v++ {
+		publish(t, b, paid("O-1", v))
+	}
+	if got := fetch(t, subscribe(t, b, "payment"), 30); got[0] != "OrderPaid:O-1:v21" || got[29] != "OrderPaid:O-1:v50" {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestThePositionBeyondTheEndOfTheStreamIsPutRight(t *testing.T) {
 	cfg := config(single(t))
 	b := open(t, cfg)
@@ -242,6 +266,42 @@ func TestInstancesWithOlderSubjectsGiveUpTheirPart(t *testing.T) {
 	publish(t, old, paid("O-1", 2))
 	if got := fetch(t, before, 1); got[0] != "OrderPaid:O-1:v2" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// An instance that joins waits for what the other is working on: nothing comes twice because of it.
+func TestAPartitionChangesHandsOnlyWhenNothingOfItIsBeingWorkedOn(t *testing.T) {
+	cfg := config(single(t))
+	one, two := open(t, cfg), open(t, cfg)
+	s := subscribe(t, one, "payment")
+	var events []convergo.Event
+	for i := range 40 {
+		events = append(events, paid(fmt.Sprint("O-", i), 1))
+	}
+	publish(t, one, events...)
+	var held []inbox.Delivery
+	for len(held) < len(events) {
+		got, err := s.Fetch(t.Context(), len(events))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, got...)
+	}
+	joined := subscribe(t, two, "payment")
+	nothing(t, joined)
+	for _, d := range held {
+		if err := d.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range events {
+		events[i] = paid(fmt.Sprint("O-", i), 2)
+	}
+	publish(t, one, events...)
+	for _, key := range fetch(t, joined, 10) {
+		if !strings.HasSuffix(key, ":v2") {
+			t.Errorf("%s came to the second instance after the first was done with it", key)
+		}
 	}
 }
 
