@@ -18,7 +18,8 @@ var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, with a version table
 // "goose_<set>" of its own. Processes that start together do it one after another. A database that has a migration which fsys
-// lacks is refused with ErrNewer, before anything is written.
+// lacks is refused with ErrNewer, before anything is written, unless that migration says in migration_compatible that this program
+// may run with it: then the set is left as it is.
 //
 // Portable text is fitted to the server: a CREATE TABLE that names no collation gets the one that compares bytes, whatever the
 // database's default is, and InnoDB; TEXT becomes LONGTEXT, for MySQL's holds 64 KiB only. MySQL commits at each statement that
@@ -37,7 +38,7 @@ func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 const migrationWait = 2 * time.Minute
 
 func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error) {
-	if err = s.refuseNewer(ctx, set, fsys); err != nil {
+	if ahead, err := s.refuseNewer(ctx, set, fsys); err != nil || ahead {
 		return err
 	}
 	provider, err := s.provide(set, fsys)
@@ -95,29 +96,36 @@ func (s *Store) provide(set string, fsys fs.FS) (*goose.Provider, error) {
 	return provider, nil
 }
 
-// refuseNewer looks without writing.
-func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) error {
+// refuseNewer looks without writing. ahead tells that a newer program has migrated the set, and that this one may run with it.
+func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead bool, err error) {
 	provider, err := s.provide(set, fsys)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var there int
 	err = s.db.QueryRowContext(ctx,
 		"SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", "goose_"+set).Scan(&there)
 	if err != nil {
-		return fmt.Errorf("read the schema: %w", err)
+		return false, fmt.Errorf("read the schema: %w", err)
 	}
 	if there == 0 {
-		return nil
+		return false, nil
 	}
 	var version int64
 	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
 	if err != nil {
-		return fmt.Errorf("read the version of set %s: %w", set, err)
+		return false, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
 	sources := provider.ListSources()
-	if newest := sources[len(sources)-1].Version; version > newest {
-		return fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer)
+	newest := sources[len(sources)-1].Version
+	if version <= newest {
+		return false, nil
 	}
-	return nil
+	var strange int // newer migrations that do not say that this program may run with them
+	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
+		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`, newest, set, newest).Scan(&strange)
+	if err != nil || strange > 0 {
+		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
+	}
+	return true, nil
 }

@@ -139,7 +139,8 @@ func (s *Store) open(ctx context.Context, cfg *mysql.Config) (err error) {
 		return err
 	}
 	if s.opts.ReadOnly {
-		return s.refuseNewer(ctx, "engine", engine)
+		_, err := s.refuseNewer(ctx, "engine", engine)
+		return err
 	}
 	return s.migrate(ctx, "engine", engine)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/mysql"
+	"github.com/convergo/convergo/store/storetest"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -254,6 +255,13 @@ func TestADatabaseOfANewerVersionIsRefused(t *testing.T) {
 		if _, err := mysql.Open(t.Context(), dsn, mysql.Options{ReadOnly: true}); !errors.Is(err, mysql.ErrNewer) {
 			t.Errorf("a newer engine, for reading: %v", err)
 		}
+	})
+}
+
+func TestTwoVersionsOfAProgramRunTogetherDuringARollOut(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		dsn := fresh(t, server)
+		storetest.RollOut(t, func() storetest.Migrator { return open(t, dsn, mysql.Options{}) }, mysql.ErrNewer)
 	})
 }
 

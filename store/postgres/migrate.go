@@ -20,7 +20,8 @@ var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, each in a
 // transaction of its own, with a version table "goose_<set>" of its own in the store's schema. A database that has a
-// migration which fsys lacks is refused with ErrNewer, before anything is written. A migration that is marked NO TRANSACTION must
+// migration which fsys lacks is refused with ErrNewer, before anything is written, unless that migration says in
+// migration_compatible that this program may run with it: then the set is left as it is. A migration that is marked NO TRANSACTION must
 // name the schema itself.
 func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 	if s.opts.ReadOnly {
@@ -36,7 +37,7 @@ func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 const startTries = 8
 
 func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) error {
-	if err := s.refuseNewer(ctx, set, fsys); err != nil {
+	if ahead, err := s.refuseNewer(ctx, set, fsys); err != nil || ahead {
 		return err
 	}
 	db := s.openPool(1, s.begin.migration)
@@ -97,28 +98,35 @@ func (s *Store) provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, er
 	return provider, nil
 }
 
-// refuseNewer looks without writing.
-func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) error {
+// refuseNewer looks without writing. ahead tells that a newer program has migrated the set, and that this one may run with it.
+func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead bool, err error) {
 	db := s.openPool(1, s.begin.migration)
 	defer func() { _ = db.Close() }()
 	provider, err := s.provide(db, set, fsys)
 	if err != nil {
-		return err
+		return false, err
 	}
 	table := versions{s.qualified("goose_" + set)}
 	there, err := table.TableExists(ctx, db)
 	if err != nil || !there {
-		return err
+		return false, err
 	}
 	version, err := table.GetLatestVersion(ctx, db)
 	if err != nil && !errors.Is(err, database.ErrVersionNotFound) {
-		return fmt.Errorf("read the version of set %s: %w", set, err)
+		return false, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
 	sources := provider.ListSources()
-	if newest := sources[len(sources)-1].Version; version > newest {
-		return fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer)
+	newest := sources[len(sources)-1].Version
+	if version <= newest {
+		return false, nil
 	}
-	return nil
+	var strange int // newer migrations that do not say that this program may run with them
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+table.table+" AS g WHERE g.is_applied AND g.version_id > $1 AND NOT EXISTS (SELECT 1 FROM "+
+		s.qualified("migration_compatible")+" AS c WHERE c.set_name = $2 AND c.version = g.version_id AND c.least <= $1)", newest, set).Scan(&strange)
+	if err != nil || strange > 0 {
+		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
+	}
+	return true, nil
 }
 
 // versions is a version table, by its qualified name: goose's own store does not quote a schema's name, and finds the table
@@ -153,7 +161,8 @@ func (v versions) Delete(ctx context.Context, db database.DBTxConn, version int6
 
 func (v versions) GetMigration(ctx context.Context, db database.DBTxConn, version int64) (*database.GetMigrationResult, error) {
 	var r database.GetMigrationResult
-	err := db.QueryRowContext(ctx, "SELECT tstamp, is_applied FROM "+v.table+" WHERE version_id = $1", version).Scan(&r.Timestamp, &r.IsApplied)
+	row := db.QueryRowContext(ctx, "SELECT tstamp, is_applied FROM "+v.table+" WHERE version_id = $1", version)
+	err := row.Scan(&r.Timestamp, &r.IsApplied)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("version %d: %w", version, database.ErrVersionNotFound)
 	}

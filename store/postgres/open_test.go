@@ -16,6 +16,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/store/postgres"
+	"github.com/convergo/convergo/store/storetest"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -101,6 +102,11 @@ func TestMigrationsRunOnceAndANewerDatabaseIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestTwoVersionsOfAProgramRunTogetherDuringARollOut(t *testing.T) {
+	schema := shared(t).Name("rollout")
+	storetest.RollOut(t, func() storetest.Migrator { return open(t, postgres.Options{Schema: schema}) }, postgres.ErrNewer)
+}
+
 // Version N goes on while version N+1 has added a column and changed a type that N's prepared statements know of.
 func TestAMigrationByANewerVersionDoesNotDisturbARunningOlderOne(t *testing.T) {
 	server := shared(t)
@@ -175,7 +181,8 @@ func TestLaxSettingsAreReportedWithWhatTheyCanLose(t *testing.T) {
 		t.Errorf("a durable server: %v", found)
 	}
 	lax := testserver.Own(t, func() (*testserver.Postgres, error) {
-		return testserver.OpenPostgres("fsync=off", "full_page_writes=off", "synchronous_commit=off", "default_transaction_isolation=serializable")
+		return testserver.OpenPostgres("fsync=off", "full_page_writes=off", "synchronous_commit=off",
+			"default_transaction_isolation=serializable")
 	})
 	s := openOn(t, lax.DSN("postgres"), postgres.Options{})
 	found, err = s.Check(t.Context())

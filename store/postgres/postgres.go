@@ -112,7 +112,7 @@ type Store struct {
 	pooled bool              // a pooler stands between us and the server
 	sql    sqltext.Set
 	db     *sql.DB
-	begin  struct{ write, view, migration string }
+	begin  struct{ write, view, claim, migration string }
 	texts  rewriter
 	floors floors
 	notify *notifier // nil when it is off
@@ -169,7 +169,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 		return err
 	}
 	if s.opts.ReadOnly {
-		err = s.refuseNewer(ctx, "engine", engine)
+		_, err = s.refuseNewer(ctx, "engine", engine)
 	} else {
 		err = s.migrate(ctx, "engine", engine)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/store/storetest"
 )
 
 // foreign is another program's connection to the same file: plain SQL, the driver's defaults and a busy timeout.
@@ -373,6 +374,16 @@ func TestANewerDatabaseIsRefusedUntouched(t *testing.T) {
 	after, err := os.ReadFile(path)
 	must(t, err)
 	same(t, "file unchanged", string(after) == string(before), true)
+}
+
+func TestTwoVersionsOfAProgramRunTogetherDuringARollOut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "order.db")
+	storetest.RollOut(t, func() storetest.Migrator {
+		s, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		must(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}, sqlite.ErrNewer)
 }
 
 func TestAFileThatIsNoDatabaseIsRefusedUntouched(t *testing.T) {

@@ -18,7 +18,8 @@ var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, each in a
 // transaction of its own, with a version table "goose_<set>" of its own. A database that has a migration which fsys lacks
-// is refused with ErrNewer, before anything is written.
+// is refused with ErrNewer, before anything is written, unless that migration says in migration_compatible that this program
+// may run with it: then the set is left as it is.
 func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 	if s.writer == nil {
 		return fmt.Errorf("sqlite store %s: migrate %s: %w", s.opts.Name, set, ErrReadOnly)
@@ -30,7 +31,7 @@ func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 }
 
 func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) error {
-	if err := s.refuseNewer(ctx, set, fsys); err != nil {
+	if ahead, err := s.refuseNewer(ctx, set, fsys); err != nil || ahead {
 		return err
 	}
 	db, err := s.openPool(s.writeDSN(), 1, nil)
@@ -73,36 +74,44 @@ func provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, error) {
 	return provider, nil
 }
 
-// refuseNewer looks without writing: the connection is query_only and does not set the journal mode.
-func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) error {
+// refuseNewer looks without writing: the connection is query_only and does not set the journal mode. ahead tells that a newer
+// program has migrated the set, and that this one may run with it.
+func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead bool, err error) {
 	if info, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil
+		return false, nil
 	}
 	db, err := s.openPool(s.readDSN(), 1, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = db.Close() }()
 	provider, err := provide(db, set, fsys)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var there int
 	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", "goose_"+set).Scan(&there)
 	if err != nil {
-		return fmt.Errorf("read the schema: %w", err)
+		return false, fmt.Errorf("read the schema: %w", err)
 	}
 	if there == 0 {
-		return nil
+		return false, nil
 	}
 	var version int64
 	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
 	if err != nil {
-		return fmt.Errorf("read the version of set %s: %w", set, err)
+		return false, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
 	sources := provider.ListSources()
-	if newest := sources[len(sources)-1].Version; version > newest {
-		return fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer)
+	newest := sources[len(sources)-1].Version
+	if version <= newest {
+		return false, nil
 	}
-	return nil
+	var strange int // newer migrations that do not say that this program may run with them
+	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
+		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`, newest, set, newest).Scan(&strange)
+	if err != nil || strange > 0 {
+		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
+	}
+	return true, nil
 }

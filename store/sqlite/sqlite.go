@@ -137,7 +137,7 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 		return err
 	}
 	if s.opts.ReadOnly {
-		if err = s.refuseNewer(ctx, "engine", engine); err != nil {
+		if _, err = s.refuseNewer(ctx, "engine", engine); err != nil {
 			return err
 		}
 	} else if err = s.migrate(ctx, "engine", engine); err != nil {

@@ -274,3 +274,12 @@ CREATE TABLE idempotency_record (
     body        BYTEA   NOT NULL,
     UNIQUE (scope, key_digest)
 );
+
+-- Which programs may run while a newer one has migrated the database: a migration that lets programs run which know only version
+-- least of its set says so here, in a row of its own. Without that row older programs are refused.
+CREATE TABLE migration_compatible (
+    set_name TEXT   COLLATE "C" NOT NULL,
+    version  BIGINT NOT NULL,
+    least    BIGINT NOT NULL,
+    PRIMARY KEY (set_name, version)
+);

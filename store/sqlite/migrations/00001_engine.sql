@@ -262,3 +262,12 @@ CREATE TABLE idempotency_record (
     body         BLOB    NOT NULL,
     UNIQUE (scope, key_digest)
 );
+
+-- Which programs may run while a newer one has migrated the database: a migration that lets programs run which know only version
+-- least of its set says so here, in a row of its own. Without that row older programs are refused.
+CREATE TABLE migration_compatible (
+    set_name TEXT    NOT NULL,
+    version  INTEGER NOT NULL,
+    least    INTEGER NOT NULL,
+    PRIMARY KEY (set_name, version)
+);
