@@ -41,7 +41,7 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 	if ahead, err := s.refuseNewer(ctx, set, fsys); err != nil || ahead {
 		return err
 	}
-	provider, err := s.provide(set, fsys)
+	provider, err := s.provide(s.db, set, fsys)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 }
 
 // lockMigrations takes a named lock of the server; it belongs to a connection, which is kept for as long.
-func (s *Store) lockMigrations(ctx context.Context) (unlock func() error, err error) {
-	conn, err := s.db.Conn(ctx)
+func lockMigrations(ctx context.Context, db *sql.DB) (unlock func() error, err error) {
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +84,11 @@ func (s *Store) lockMigrations(ctx context.Context) (unlock func() error, err er
 	}, nil
 }
 
-func (s *Store) provide(set string, fsys fs.FS) (*goose.Provider, error) {
+func (s *Store) provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, error) {
 	if !setName.MatchString(set) {
 		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
 	}
-	provider, err := goose.NewProvider(goose.DialectMySQL, s.db, fitted{fsys, s.server.collation()},
+	provider, err := goose.NewProvider(goose.DialectMySQL, db, fitted{fsys, s.server.collation()},
 		goose.WithTableName("goose_"+set), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, fmt.Errorf("set %s: %w", set, err)
@@ -98,7 +98,7 @@ func (s *Store) provide(set string, fsys fs.FS) (*goose.Provider, error) {
 
 // refuseNewer looks without writing. ahead tells that a newer program has migrated the set, and that this one may run with it.
 func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead bool, err error) {
-	provider, err := s.provide(set, fsys)
+	provider, err := s.provide(s.db, set, fsys)
 	if err != nil {
 		return false, err
 	}

@@ -88,6 +88,7 @@ var queryFile embed.FS
 type Store struct {
 	opts   Options
 	sql    sqltext.Set
+	cfg    *mysql.Config
 	db     *sql.DB
 	server server
 	floor  floor
@@ -112,14 +113,14 @@ func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	if cfg.DBName == "" {
 		return nil, errors.New("mysql store: the DSN names no database: end it with /database")
 	}
-	s := &Store{opts: opts.withDefaults(cfg.DBName)}
-	if err := s.open(ctx, cfg); err != nil {
+	s := &Store{opts: opts.withDefaults(cfg.DBName), cfg: cfg}
+	if err := s.open(ctx); err != nil {
 		return nil, fmt.Errorf("mysql store %s at %s: %w", s.opts.Name, cfg.Addr, explain(err))
 	}
 	return s, nil
 }
 
-func (s *Store) open(ctx context.Context, cfg *mysql.Config) (err error) {
+func (s *Store) open(ctx context.Context) (err error) {
 	if s.sql, err = sqltext.Load(queryFile, "queries.sql", sqltext.MySQL); err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (s *Store) open(ctx context.Context, cfg *mysql.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.db, err = openPool(cfg, s.opts, &s.counts); err != nil {
+	if s.db, err = openPool(s.cfg, s.opts, &s.counts); err != nil {
 		return err
 	}
 	defer func() {

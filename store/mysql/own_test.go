@@ -481,6 +481,27 @@ func TestAViewSeesOneMomentAndWritesNothing(t *testing.T) {
 	})
 }
 
+func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // what waits for a second one waits for ever
+		defer cancel()
+		s, err := mysql.Open(ctx, fresh(t, server), mysql.Options{MaxConns: 1})
+		must(t, err)
+		defer func() { must(t, s.Close()) }()
+		late := event("2", 1)
+		late.DeliverAt = time.Now().Add(-time.Second)
+		must(t, insert(ctx, s, event("1", 1), late))
+		leases, err := s.Lease(ctx, relay.LeaseRequest{Owner: "r", Term: time.Hour})
+		must(t, err)
+		c, err := s.Claim(ctx, leases, 10, time.Now())
+		must(t, err)
+		same(t, "claimed", len(c.Events), 2)
+		must(t, s.Settle(ctx, relay.Settlement{Leases: leases, Sent: c.Events, Now: time.Now()}))
+		_, err = s.PurgeSent(ctx, time.Now().Add(time.Hour), 10)
+		must(t, err)
+	})
+}
+
 func TestOldServersAreRefused(t *testing.T) {
 	for version, old := range map[string]bool{
 		"8.0.16": true, "8.0.17": false, "5.7.44-log": true, "9.7.0": false, "8.4.3-debug": false, "8": true,
