@@ -143,19 +143,15 @@ func (q *query) flag(name string) bool {
 	return on
 }
 
-// subjects reads topic.type,topic.*
-func (q *query) subjects(name string) (all []convergo.Subject) {
-	for text := range strings.SplitSeq(q.text(name), ",") {
-		if text == "" {
-			continue
-		}
+func parseSubjects(texts []string) (all []convergo.Subject, err error) {
+	for _, text := range texts {
 		s, err := parseSubject(text)
 		if err != nil {
-			q.errs = append(q.errs, fmt.Errorf("?%s: %w", name, err))
+			return nil, err
 		}
 		all = append(all, s)
 	}
-	return all
+	return all, nil
 }
 
 // parseSubject reads "topic.Type", or "topic.*" for all types.

@@ -190,6 +190,10 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 			f.services = append(f.services, m)
 		}
 	}
+	var unclaimed []string
+	for _, s := range unheard() {
+		unclaimed = append(unclaimed, s.String())
+	}
 	for i := range c.Relays {
 		service := serviceNames()[i%len(serviceNames())]
 		address, err := freeAddress(ctx)
@@ -199,7 +203,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 		m := &member{name: fmt.Sprintf("relay-%d of %s", i+1, service), dir: dir}
 		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Args: []string{
 			"relay", "--name", fmt.Sprintf("relay-%d", i+1), "--addr", address, "--lease", f.lease.String(), "--log", "warn",
-			"--retry-base", "50ms", "--retry-cap", "500ms",
+			"--retry-base", "50ms", "--retry-cap", "500ms", "--unclaimed", strings.Join(unclaimed, ","),
 		}, Env: []string{"CONVERGO_DATABASE=" + c.databaseURL(dir, service), "CONVERGO_BROKER=" + c.brokerURL()}}
 		f.relays = append(f.relays, m)
 	}

@@ -33,6 +33,7 @@ type relayCommand struct {
 	RetryCap    time.Duration `default:"1h" help:"Longest wait between two attempts."`
 	MaxAttempts int           `default:"16" help:"Attempts after which an event goes to the dead letters."`
 	SkipDead    bool          `help:"Later events of an aggregate go on past a dead one (default: they wait for a person)."`
+	Unclaimed   []string      `placeholder:"topic.Type,topic.*" help:"Events that count as sent when nobody is subscribed to them; others are tried again until somebody is."`
 	KeepSent    time.Duration `default:"336h" help:"How long sent events stay replayable."`
 	KeepBroker  time.Duration `default:"168h" help:"How long the broker keeps an event, where this program sets that up."`
 	ReadyLag    time.Duration `default:"1m" help:"Not ready when an event has waited longer."`
@@ -64,7 +65,11 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	to, err := connectBroker(ctx, c.Broker, brokerOptions{maxAge: c.KeepBroker, log: log})
+	unclaimed, err := parseSubjects(c.Unclaimed)
+	if err != nil {
+		return fmt.Errorf("--unclaimed: %w", err)
+	}
+	to, err := connectBroker(ctx, c.Broker, brokerOptions{maxAge: c.KeepBroker, unclaimed: unclaimed, log: log})
 	if err != nil {
 		return err
 	}

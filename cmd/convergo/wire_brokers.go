@@ -142,7 +142,7 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 	user, password := a.account()
 	cfg := rabbitmq.Config{
 		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
-		Partitions: q.number("partitions"), Replicas: q.number("replicas"), Classic: q.flag("classic"), Unclaimed: append(q.subjects("unclaimed"), o.unclaimed...),
+		Partitions: q.number("partitions"), Replicas: q.number("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
 		Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {

@@ -93,12 +93,8 @@ func readEndpoints(path string) (cfg webhook.Config, err error) {
 			}
 			endpoint.Secrets = append(endpoint.Secrets, parsed)
 		}
-		for _, subject := range e.Subjects {
-			parsed, err := parseSubject(subject)
-			if err != nil {
-				return cfg, fmt.Errorf("%s: endpoint %s: %w", path, e.Name, err)
-			}
-			endpoint.Subjects = append(endpoint.Subjects, parsed)
+		if endpoint.Subjects, err = parseSubjects(e.Subjects); err != nil {
+			return cfg, fmt.Errorf("%s: endpoint %s: %w", path, e.Name, err)
 		}
 		cfg.Endpoints = append(cfg.Endpoints, endpoint)
 	}
