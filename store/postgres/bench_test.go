@@ -99,8 +99,8 @@ func benchStore(b *testing.B, server *testserver.Postgres, schema string, notify
 	return openOn(b, server.DSN("postgres"), postgres.Options{Schema: schema, MaxConns: 40, Notify: notify})
 }
 
-const handWritten = `INSERT INTO %s (created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest, topic, type,
-	aggregate_type, aggregate_id, message_id, event_key, headers, payload) VALUES (?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, '{}', ?)`
+const handWritten = `INSERT INTO %s (created_at, deliver_at, lane, aggregate_version, max_attempts, key_digest, aggregate_digest,
+	topic, type, aggregate_type, aggregate_id, message_id, event_key, headers, payload) VALUES (?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, '{}', ?)`
 
 func byHand(table string) func(ctx context.Context, tx convergo.Tx, e convergo.Event) error {
 	query := fmt.Sprintf(handWritten, table)
@@ -120,7 +120,8 @@ func BenchmarkABusinessTransactionWithAnEvent(b *testing.B) {
 	s := benchStore(b, server, schema, -1)
 	exec(b, s, "CREATE TABLE account (id INTEGER PRIMARY KEY, n BIGINT NOT NULL) WITH (fillfactor = 50)",
 		"INSERT INTO account SELECT generate_series(0, 9999), 0",
-		"CREATE TABLE outbox_plain (LIKE outbox_event INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY, status SMALLINT NOT NULL DEFAULT 0)",
+		`CREATE TABLE outbox_plain (LIKE outbox_event INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY,
+			status SMALLINT NOT NULL DEFAULT 0)`,
 		"ALTER TABLE outbox_plain ADD PRIMARY KEY (id)", "CREATE UNIQUE INDEX ON outbox_plain (key_digest)",
 		"CREATE INDEX ON outbox_plain (lane, id) WHERE status = 0")
 	for _, clients := range []int{1, 8, 32} {

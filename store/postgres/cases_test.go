@@ -226,8 +226,8 @@ func TestAnEventWrittenByPlainSQLIsAnEvent(t *testing.T) {
 	schema := server.Name("plain")
 	s, db := open(t, postgres.Options{Notify: -1, Schema: schema}), foreign(t, server)
 	leases := lease(t, s, "a")
-	const text = `INSERT INTO %s.outbox_event (created_at, lane, deliver_at, key_digest, aggregate_digest, topic, type, aggregate_type, aggregate_id,
-		message_id, event_key, payload)
+	const text = `INSERT INTO %s.outbox_event (created_at, lane, deliver_at, key_digest, aggregate_digest, topic, type,
+		aggregate_type, aggregate_id, message_id, event_key, payload)
 		SELECT 1, get_byte(d, 0) %% 64, $2::bigint, sha256(convert_to($1, 'UTF8')), d, 'order', 'OrderPaid', 'order', '7', 'm', $1, '{}'
 		  FROM (SELECT sha256('order/7') AS d) AS x`
 	query := fmt.Sprintf(text, schema)
@@ -243,12 +243,35 @@ func TestAnEventWrittenByPlainSQLIsAnEvent(t *testing.T) {
 	must(t, err)
 	same(t, "events when the delayed one is due", len(c.Events), 2)
 	for _, wrong := range []string{
-		"UPDATE %s.outbox_event SET lane = 64", "UPDATE %s.outbox_event SET key_digest = '\\x00'", "UPDATE %s.outbox_event SET aggregate_digest = ''",
+		"UPDATE %s.outbox_event SET lane = 64", "UPDATE %s.outbox_event SET key_digest = '\\x00'",
+		"UPDATE %s.outbox_event SET aggregate_digest = ''",
 	} {
 		if _, err := db.Exec(fmt.Sprintf(wrong, schema)); err == nil {
 			t.Errorf("accepted: %s", wrong)
 		}
 	}
+}
+
+// A dead event was redriven ahead of one that had failed.
+func TestAQueuedEventThatFailedBeforeIsTheLastOfItsClaim(t *testing.T) {
+	s := open(t, postgres.Options{Notify: -1})
+	leases := lease(t, s, "a")
+	insert(t, s, event("1", 1), event("1", 2), event("1", 3))
+	events := claim(t, s, leases, 10)
+	failure := func(p relay.Pending) []relay.Failure {
+		return []relay.Failure{{Pending: p, Error: "no", Place: "relay.publish", Next: time.Now()}}
+	}
+	must(t, s.Settle(t.Context(), relay.Settlement{
+		Leases: needed(leases, events), Dead: failure(events[0]), Failed: failure(events[1]), Aside: events[2:], Now: time.Now(),
+	}))
+	dead, err := s.DeadEvents(t.Context(), 10, 0)
+	must(t, err)
+	must(t, s.RedriveEvent(t.Context(), dead[0].ID, time.Now()))
+	var versions []int64
+	for _, p := range claim(t, s, leases, 10) {
+		versions = append(versions, p.Event.Version)
+	}
+	same(t, "versions", fmt.Sprint(versions), "[1 2]")
 }
 
 // Another process writes one whose time has passed already, below the floor of the claims here.

@@ -45,11 +45,14 @@ func (s *Store) beginTexts() {
 		set += `; SET LOCAL search_path TO "` + s.opts.Schema + `"`
 	}
 	s.begin.migration = "BEGIN" + set // may take long, but never stands still
+	idle := ""
 	if s.opts.IdleInTransaction > 0 {
-		set += fmt.Sprintf("; SET LOCAL idle_in_transaction_session_timeout TO %d", max(s.opts.IdleInTransaction.Milliseconds(), 1))
+		idle = fmt.Sprintf("; SET LOCAL idle_in_transaction_session_timeout TO %d", max(s.opts.IdleInTransaction.Milliseconds(), 1))
 	}
+	set += idle
 	s.begin.write = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE" + set
 	s.begin.view = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" + set
+	s.begin.claim = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" + idle // the engine's statements name the schema
 }
 
 // openPool opens a pool of connections; begin, when given, is how its transactions begin that database/sql is asked for.
@@ -224,8 +227,8 @@ func (c session) raw(fn func(conn *pgx.Conn) error) error {
 // prepared are statements that are run for each event or message and have one plan only. All others are planned each time, with
 // the sizes that their tables then have: a plan made while a queue was empty would be a bad one for a backlog.
 var prepared = map[string]bool{
-	"InsertEvent": true, "InsertDelayed": true, "InsertMark": true, "FindMark": true, "RaiseVersion": true, "BlockedOf": true, "AddCall": true, "FinishCall": true,
-	"FindRequest": true, "RecordRequest": true, "EnqueueMessage": true, "DeleteMessage": true, "BlockConsumerOnce": true,
+	"InsertEvent": true, "InsertDelayed": true, "InsertMark": true, "FindMark": true, "RaiseVersion": true, "BlockedOf": true, "AddCall": true,
+	"FinishCall": true, "FindRequest": true, "RecordRequest": true, "EnqueueMessage": true, "DeleteMessage": true, "BlockConsumerOnce": true,
 	"JoinRelays": true, "RenewLanes": true, "NextDue": true,
 }
 

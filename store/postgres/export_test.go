@@ -38,7 +38,7 @@ func (s *Store) ClaimBuffers(ctx context.Context, leases []relay.Lease, perLane 
 	for _, l := range leases {
 		c.lanes = append(c.lanes, int16(l.Lane))
 	}
-	err = s.snapshot(ctx, beginClaim, func(session session) error {
+	err = s.snapshot(ctx, s.begin.claim, func(session session) error {
 		c.session, c.floors = session, s.floors.delayed(c.lanes)
 		if _, _, err := c.due(0); err != nil {
 			return err

@@ -175,7 +175,8 @@ func (s *Store) fail(ctx context.Context, tx convergo.Tx, consumer string, f *in
 		}
 	}
 	digest, a := f.Event.Aggregate.Digest(), f.Event.Aggregate
-	_, err = s.exec(ctx, tx, "BlockConsumer", consumer, digest[:], readable(a.Type), readable(a.ID), convergo.Micros(f.Next), convergo.Micros(now))
+	_, err = s.exec(ctx, tx, "BlockConsumer", consumer, digest[:], readable(a.Type), readable(a.ID),
+		convergo.Micros(f.Next), convergo.Micros(now))
 	return err
 }
 

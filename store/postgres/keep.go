@@ -74,7 +74,7 @@ func listIDs(ctx context.Context, c session, statement string, args ...any) (ids
 // cannot keep others from leaving.
 func (s *Store) sentBefore(ctx context.Context, before int64, most int) (sent []int64, err error) {
 	window := int64(max(most, 1000))
-	err = s.snapshot(ctx, beginClaim, func(c session) error {
+	err = s.snapshot(ctx, s.begin.claim, func(c session) error {
 		above := int64(0)
 		for old := true; old && len(sent) < most; {
 			var candidates []int64

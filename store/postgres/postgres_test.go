@@ -108,7 +108,8 @@ func backend(t *testing.T, dsn string, opts postgres.Options) storetest.Backend[
 	return storetest.Backend[convergo.Tx]{
 		Store: s, Outbox: s, Relay: s, Inbox: s, Parking: s, Outside: s.Calls(), Requests: s, RowLocks: true,
 		Add: func(ctx context.Context, tx convergo.Tx, name string, n int) error {
-			_, err := tx.ExecContext(ctx, `INSERT INTO law_number (name, n) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET n = law_number.n + excluded.n`, name, n)
+			_, err := tx.ExecContext(ctx, `INSERT INTO law_number (name, n) VALUES (?, ?)
+				ON CONFLICT (name) DO UPDATE SET n = law_number.n + excluded.n`, name, n)
 			return err
 		},
 		Value: func(ctx context.Context, name string) (n int, err error) {

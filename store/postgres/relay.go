@@ -31,9 +31,6 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 	return c.result, nil
 }
 
-// beginClaim: queues and lanes are read out of one snapshot; an aggregate must not look blocked in one and free in the other.
-const beginClaim = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
 type claiming struct {
 	store   *Store
 	ctx     context.Context
@@ -57,7 +54,8 @@ func (c *claiming) run() error {
 	promoted := false
 	for {
 		promote := false
-		err := c.store.snapshot(c.ctx, beginClaim, func(s session) (err error) {
+		// Queues and lanes out of one snapshot: an aggregate must not look blocked in one and free in the other.
+		err := c.store.snapshot(c.ctx, c.store.begin.claim, func(s session) (err error) {
 			c.session = s
 			promote, err = c.read(promoted)
 			return err
@@ -137,7 +135,8 @@ func (c *claiming) pending() error {
 	lanes, starts, life := floors.look(c.leases, c.seen, c.seq, c.started)
 	var first [convergo.Lanes]int64
 	if len(lanes) > 0 {
-		if err := c.session.each(c.ctx, "ClaimLanes", []any{lanes, starts, c.perLane}, func(rows pgx.Rows) error { return c.row(rows, &first) }); err != nil {
+		row := func(rows pgx.Rows) error { return c.row(rows, &first) }
+		if err := c.session.each(c.ctx, "ClaimLanes", []any{lanes, starts, c.perLane}, row); err != nil {
 			return err
 		}
 	}
