@@ -2,12 +2,12 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 	"time"
 
 	"github.com/convergo/convergo"
-	"github.com/convergo/convergo/testserver"
 )
 
 func TestCaseB24ALaterAcknowledgementDoesNotPassOverAnEarlierDeliveryThatStillRuns(t *testing.T) {
@@ -154,9 +154,34 @@ func TestARemovedSubjectIsUnboundAlsoByAnotherProcess(t *testing.T) {
 	}
 }
 
+// A server that is killed seconds after queues were made forgets the last one's log (see Broker.anchor).
+func TestNewQueuesSurviveAKillRightAfterTheFirstConfirmation(t *testing.T) {
+	r := shared(t)
+	b := open(t, config(r))
+	s := subscribe(t, b, "payment")
+	var events []convergo.Event
+	for i := range 64 {
+		events = append(events, paid(fmt.Sprint("O-", i), 1))
+	}
+	publish(t, b, events...)
+	must(t, r.Crash())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	seen := map[convergo.Key]bool{}
+	for len(seen) < len(events) {
+		got, _ := s.Fetch(ctx, 64)
+		if ctx.Err() != nil {
+			t.Fatalf("%d of %d confirmed events came", len(seen), len(events))
+		}
+		for _, d := range got {
+			seen[d.Event.Key] = true
+		}
+	}
+}
+
 // The classic kind keeps the same order and survives the same faults on its one node.
 func TestClassicQueuesKeepOrderAndSurviveAKill(t *testing.T) {
-	r := testserver.Own(t, openServer)
+	r := shared(t)
 	cfg := config(r)
 	cfg.Classic = true
 	b := open(t, cfg)
