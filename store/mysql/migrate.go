@@ -41,11 +41,19 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 	if ahead, err := s.refuseNewer(ctx, set, fsys); err != nil || ahead {
 		return err
 	}
-	provider, err := s.provide(s.db, set, fsys)
+	// Connections of its own: one has the lock while another migrates, and the store's pool may have a single one.
+	opts := s.opts
+	opts.MaxConns = 2
+	db, err := openPool(s.cfg, opts, &s.counts)
 	if err != nil {
 		return err
 	}
-	unlock, err := s.lockMigrations(ctx)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	provider, err := s.provide(db, set, fsys)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockMigrations(ctx, db)
 	if err != nil {
 		return err
 	}
