@@ -339,7 +339,8 @@ func TestEveryCrashPointOfTheCodeIsInTheTable(t *testing.T) {
 	}
 }
 
-// pointsOfTheCode are the names that probes are called with: the texts in Probe.At(…), of which a part may be computed.
+// pointsOfTheCode are the names that probes are called with: the texts in Probe.At(…), of which a part may be computed. Those of
+// RocketMQ's transactional messages, which the platform does not send, are crashed at by the tests of their own package.
 func pointsOfTheCode(t *testing.T, root string) []string {
 	t.Helper()
 	var points []string
@@ -367,7 +368,7 @@ func pointsOfTheCode(t *testing.T, root string) []string {
 			ast.Inspect(call.Args[0], func(n ast.Node) bool {
 				if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
 					point, err := strconv.Unquote(text.Value)
-					if err == nil && !slices.Contains(points, point) {
+					if err == nil && !slices.Contains(points, point) && !strings.HasPrefix(point, "transaction.") {
 						points = append(points, point)
 					}
 				}
