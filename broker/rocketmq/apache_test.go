@@ -16,6 +16,7 @@ import (
 
 // Apache's own client for Go is the judge of what we say to the servers: it reads what we wrote, and we read what it wrote.
 func TestApachesClientReadsOurMessagesAndWeReadIts(t *testing.T) {
+	t.Parallel()
 	rlog.SetLogLevel("fatal")
 	cfg := configOf(shared(t), prefix())
 	b := open(t, cfg)

@@ -66,6 +66,7 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, db database, d *decisi
 }
 
 func TestOneDecisionStandsWhoeverMakesItFirst(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
 		settle := func(id string) decision {
 			stands, err := d.settle(t.Context(), id)
@@ -113,6 +114,7 @@ func TestOneDecisionStandsWhoeverMakesItFirst(t *testing.T) {
 }
 
 func TestADeliveredMessageIsTakenOutOfTheOutboxOnEachDatabase(t *testing.T) {
+	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
 		delivered, other := paid("O-1", 1), paid("O-2", 1)
 		delivered.DeliverAt, other.DeliverAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)

@@ -1,7 +1,6 @@
 package rocketmq
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -265,8 +264,12 @@ func (m *member) lock(ctx context.Context, broker string, mine map[partition]boo
 	if len(ask) == 0 {
 		return nil
 	}
+	for p := range ask {
+		m.asked[p] = true
+	}
 	asked := time.Now() // the broker's term begins no earlier
-	answer, err := m.locks(ctx, codeLock, broker, slices.Collect(maps.Keys(ask)))
+	// Not ended with the run: a request that is left alone may be carried out after the unlocking that follows it.
+	answer, err := m.locks(context.WithoutCancel(ctx), codeLock, broker, slices.Collect(maps.Keys(ask)))
 	if err != nil {
 		return fmt.Errorf("lock queues of broker %s: %w", broker, err)
 	}
@@ -339,7 +342,7 @@ func (m *member) handOver(ctx context.Context) {
 
 // release stores the positions of queues and unlocks them, in this order.
 func (m *member) release(ctx context.Context, queues []*queue) {
-	byBroker := map[string][]partition{}
+	var released []partition
 	m.committing.Lock()
 	for _, q := range queues {
 		m.mu.Lock()
@@ -352,13 +355,20 @@ func (m *member) release(ctx context.Context, queues []*queue) {
 		m.mu.Lock()
 		if !q.gone {
 			m.lose(q)
-			byBroker[q.Broker] = append(byBroker[q.Broker], q.partition)
+			released = append(released, q.partition)
 		}
 		m.mu.Unlock()
 	}
 	m.committing.Unlock()
+	m.unlock(ctx, released)
+}
+
+func (m *member) unlock(ctx context.Context, all []partition) {
+	byBroker := map[string][]partition{}
+	for _, p := range all {
+		byBroker[p.Broker] = append(byBroker[p.Broker], p)
+	}
 	for broker, parts := range byBroker {
-		slices.SortFunc(parts, func(x, y partition) int { return cmp.Compare(x.Queue, y.Queue) })
 		if _, err := m.locks(ctx, codeUnlock, broker, parts); err != nil {
 			m.broker.cfg.Log.Warn("queues could not be unlocked: they stay locked until the lock's term is over", "consumer", m.consumer,
 				"broker", broker, "error", err)
@@ -390,6 +400,9 @@ func (m *member) leave() {
 	m.beaten = time.Time{}
 	m.mu.Unlock()
 	m.release(ctx, all)
+	// Also those whose lock was got and which were not read any more. Of another's lock the broker takes no notice.
+	m.unlock(ctx, slices.Collect(maps.Keys(m.asked)))
+	clear(m.asked)
 	for _, name := range m.broker.known() {
 		address, err := m.broker.address(name)
 		if err != nil {

@@ -26,6 +26,8 @@ type member struct {
 	acked    chan struct{} // some position has changed
 	kick     chan struct{} // look at the queues now
 
+	asked map[partition]bool // locks that this run has asked for; the run's own
+
 	committing sync.Mutex // one position is stored at a time: an older one never overtakes
 
 	mu      sync.Mutex
@@ -46,7 +48,7 @@ type member struct {
 func newMember(b *Broker, consumer string) *member {
 	return &member{
 		broker: b, consumer: consumer, group: b.cfg.Prefix + consumer, acked: make(chan struct{}, 1), kick: make(chan struct{}, 1),
-		sources: map[*source]bool{}, queues: map[partition]*queue{}, changed: make(chan struct{}),
+		asked: map[partition]bool{}, sources: map[*source]bool{}, queues: map[partition]*queue{}, changed: make(chan struct{}),
 	}
 }
 

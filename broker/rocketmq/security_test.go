@@ -54,6 +54,7 @@ func certificate(t *testing.T) (pool *x509.CertPool, certFile, keyFile string) {
 }
 
 func TestServersThatWantTLSAndASignatureGetBoth(t *testing.T) {
+	t.Parallel()
 	pool, certFile, keyFile := certificate(t)
 	server := testserver.Own(t, func() (*testserver.RocketMQ, error) {
 		return testserver.OpenRocketMQWith(testserver.RocketMQOptions{
