@@ -60,7 +60,7 @@ func TestRedisObeysTheLawsOfBrokers(t *testing.T) {
 			Broker: b,
 			Guarantees: brokertest.Guarantees{
 				Durable: true, OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
-				Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: cfg.Lease + time.Second,
+				Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: 2 * cfg.Lease, Prompt: 5 * time.Second,
 			},
 			Restart: func(t *testing.T) brokertest.Broker {
 				if err := server.Stop(syscall.SIGTERM, time.Minute); err != nil {
