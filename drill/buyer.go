@@ -17,6 +17,7 @@ type buyer struct {
 	bearer string
 	no     string
 	opened int // intents
+	tries  int // of opening one, that came too early
 }
 
 func (b *buyer) call(ctx context.Context, method, path, key string, body, into any) error {
@@ -90,11 +91,12 @@ func (b *buyer) link(ctx context.Context) (string, error) {
 	err := b.call(ctx, http.MethodPost, "/payments/intents", fmt.Sprintf("intent:%s:%d", b.order.Ref, b.opened), body, &i)
 	var refused *Refused
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		// The payment service has not heard of the order yet: OrderPayable is on its way.
+		// The payment service has not heard of the order yet: OrderPayable is on its way, the longer the more there is to do.
+		b.tries++
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(min(10*time.Millisecond<<min(b.tries-1, 4), 100*time.Millisecond)):
 			return b.link(ctx)
 		}
 	}

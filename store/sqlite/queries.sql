@@ -1,6 +1,7 @@
 -- Statements of the SQLite store. Every write runs in the store's one write transaction (BEGIN IMMEDIATE), so no statement
 -- needs a lock of its own; readers see a snapshot. Lists are JSON arrays: one statement for a batch of any size. The
--- database's clock is unixepoch('subsec'), to the millisecond, in microseconds.
+-- database's clock is unixepoch('subsec'), to the millisecond, in microseconds. LIMIT ? + 0: of a bare parameter SQLite looks at
+-- the value to plan by it, and prepares the statement anew at each run.
 
 -- Outbox -------------------------------------------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ SELECT l.lane FROM outbox_lane AS l
    AND EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at <= ?2)
 
 -- name: DueAggregates
-SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?
+SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ? + 0
 
 -- name: ClaimQueue
 SELECT w.seq, w.attempts,
@@ -68,14 +69,14 @@ SELECT w.seq, w.attempts,
        e.message_id, e.event_key, e.headers, e.payload
   FROM outbox_waiting AS w
  CROSS JOIN outbox_event AS e ON e.id = w.event_id
- WHERE w.aggregate_digest = ? ORDER BY w.seq LIMIT ?
+ WHERE w.aggregate_digest = ? ORDER BY w.seq LIMIT ? + 0
 
 -- name: DueDelayed
 -- In the order in which they join their lane.
 SELECT d.event_id FROM outbox_lane AS l
  CROSS JOIN outbox_delayed AS d ON d.lane = l.lane AND d.deliver_at <= ?2
  WHERE (?1 >> l.lane) & 1
- LIMIT ?3
+ LIMIT ?3 + 0
 
 -- name: PromoteDelayed
 INSERT INTO outbox_pending (lane, event_id)
@@ -263,7 +264,7 @@ UPDATE inbox_blocked SET next_attempt_at = ?3
 
 -- name: DueQueues
 SELECT aggregate_type, aggregate_id, next_attempt_at FROM inbox_blocked
- WHERE consumer = ? AND held = 0 ORDER BY next_attempt_at LIMIT ?
+ WHERE consumer = ? AND held = 0 ORDER BY next_attempt_at LIMIT ? + 0
 
 -- name: ReadQueue
 -- Nothing when the queue is gone, held or not due at ?3.
@@ -272,7 +273,7 @@ SELECT position, attempts, last_error, created_at, 0, aggregate_version, max_att
   FROM inbox_waiting
  WHERE consumer = ?1 AND aggregate_digest = ?2
    AND EXISTS (SELECT 1 FROM inbox_blocked AS b WHERE b.consumer = ?1 AND b.aggregate_digest = ?2 AND b.held = 0 AND b.next_attempt_at <= ?3)
- ORDER BY position, id LIMIT ?4
+ ORDER BY position, id LIMIT ?4 + 0
 
 -- name: InsertDeadLetter
 INSERT INTO inbox_dead (id, consumer, hold, key_digest, aggregate_digest, position, attempts, died_at, place, error, created_at,
@@ -301,7 +302,7 @@ UPDATE outside_call
    SET token = token + 1, lease_until = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?2, attempts = attempts + 1, ambiguous = 1, updated_at = ?4
  WHERE id IN (SELECT c.id FROM outside_call AS c
                WHERE c.state = 1 AND c.lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER)
-                 AND c.kind IN (SELECT value FROM json_each(?1)) ORDER BY c.lease_until LIMIT ?3)
+                 AND c.kind IN (SELECT value FROM json_each(?1)) ORDER BY c.lease_until LIMIT ?3 + 0)
 RETURNING id, kind, call_key, call_group, token, attempts, ambiguous, payload
 
 -- name: ClaimWaitingCalls
@@ -311,7 +312,7 @@ UPDATE outside_call
                WHERE c.state = 0 AND c.next_at <= ?4 AND c.kind IN (SELECT value FROM json_each(?1))
                  AND (c.call_group = '' OR NOT EXISTS (
                       SELECT 1 FROM outside_call AS o WHERE o.call_group = c.call_group AND o.call_group <> '' AND o.state < 2 AND o.id < c.id))
-               ORDER BY c.next_at LIMIT ?3)
+               ORDER BY c.next_at LIMIT ?3 + 0)
 RETURNING id, kind, call_key, call_group, token, attempts, ambiguous, payload
 
 -- name: FinishCall

@@ -18,8 +18,11 @@ type changes struct {
 
 func newChanges() *changes { return &changes{waiting: map[string]map[chan struct{}]string{}} }
 
-// lookAgain is how long a waiter waits without a wake-up before it looks by itself.
-const lookAgain = 250 * time.Millisecond
+// lookAgain is how long a waiter waits without a wake-up before it looks by itself; each time twice as long, up to lookSeldom.
+const (
+	lookAgain  = 250 * time.Millisecond
+	lookSeldom = time.Second
+)
 
 // announce wakes, after the commit, those who wait for what the order has become.
 func (c *changes) announce(tx convergo.Tx, no string, state machine.State, payable bool) {
@@ -70,7 +73,8 @@ func (c *changes) until(
 	defer done()
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	tick := time.NewTicker(lookAgain)
+	pause := lookAgain
+	tick := time.NewTimer(pause)
 	defer tick.Stop()
 	for {
 		satisfied, err := look(timeout <= 0)
@@ -80,6 +84,8 @@ func (c *changes) until(
 		select {
 		case <-woken:
 		case <-tick.C:
+			pause = min(2*pause, lookSeldom)
+			tick.Reset(pause)
 		case <-deadline.C:
 			_, err := look(true)
 			return err

@@ -66,11 +66,12 @@ func (w *World) book(r *http.Request, body []byte) (answer, error) {
 	}
 	var row bookingRow
 	err := w.db.Update(r.Context(), func(ctx context.Context, tx convergo.Tx) error {
-		fresh, err := w.exec(ctx, tx, "InsertBooking", q.Key, newID("CN"), string(body), convergo.Micros(w.cfg.Now()), 0)
-		if err != nil {
+		row = bookingRow{Key: q.Key, TrackingNo: newID("CN"), BookedAt: convergo.Micros(w.cfg.Now())}
+		fresh, err := w.exec(ctx, tx, "InsertBooking", q.Key, row.TrackingNo, string(body), row.BookedAt, 0)
+		if err != nil || fresh == 1 {
 			return err
 		}
-		if _, err := w.find(ctx, tx, &row, "FindBooking", q.Key); err != nil || fresh == 1 {
+		if _, err := w.find(ctx, tx, &row, "FindBooking", q.Key); err != nil {
 			return err
 		}
 		switch {

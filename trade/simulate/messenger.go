@@ -43,11 +43,12 @@ func (w *World) send(r *http.Request, body []byte) (answer, error) {
 	}
 	var row messageRow
 	err := w.db.Update(r.Context(), func(ctx context.Context, tx convergo.Tx) error {
-		fresh, err := w.exec(ctx, tx, "InsertMessage", q.Key, newID("SMS"), string(body), convergo.Micros(w.cfg.Now()))
-		if err != nil {
+		row = messageRow{Key: q.Key, ID: newID("SMS")}
+		fresh, err := w.exec(ctx, tx, "InsertMessage", q.Key, row.ID, string(body), convergo.Micros(w.cfg.Now()))
+		if err != nil || fresh == 1 {
 			return err
 		}
-		if _, err := w.find(ctx, tx, &row, "FindMessage", q.Key); err != nil || fresh == 1 {
+		if _, err := w.find(ctx, tx, &row, "FindMessage", q.Key); err != nil {
 			return err
 		}
 		if row.Content != string(body) {
