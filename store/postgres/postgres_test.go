@@ -56,7 +56,6 @@ func openOn(t testing.TB, dsn string, opts postgres.Options) *postgres.Store {
 }
 
 func TestThePostgresStoreObeysTheLawsInASchema(t *testing.T) {
-	t.Parallel()
 	server := shared(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		return backend(t, server.DSN("postgres"), postgres.Options{Schema: server.Name("order")})
@@ -64,7 +63,6 @@ func TestThePostgresStoreObeysTheLawsInASchema(t *testing.T) {
 }
 
 func TestThePostgresStoreObeysTheLawsInADatabaseOfItsOwn(t *testing.T) {
-	t.Parallel()
 	server := shared(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		name, err := server.Database("laws")
@@ -83,7 +81,6 @@ func pooler(t testing.TB, size int) *testserver.PgBouncer {
 }
 
 func TestThePostgresStoreObeysTheLawsThroughPgBouncerInTransactionMode(t *testing.T) {
-	t.Parallel()
 	server, bouncer := shared(t), pooler(t, 40)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		return backend(t, bouncer.DSN("postgres"), postgres.Options{Schema: server.Name("pooled"), ListenDSN: server.DSN("postgres")})
@@ -92,7 +89,6 @@ func TestThePostgresStoreObeysTheLawsThroughPgBouncerInTransactionMode(t *testin
 
 // One connection to the server for all stores together, and one in each store.
 func TestThePostgresStoreObeysTheLawsWithOneConnectionThroughPgBouncer(t *testing.T) {
-	t.Parallel()
 	server, bouncer := shared(t), pooler(t, 1)
 	storetest.Run(t, func(t *testing.T) storetest.Backend[convergo.Tx] {
 		b := backend(t, bouncer.DSN("postgres"), postgres.Options{Schema: server.Name("one"), MaxConns: 1})
