@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -67,12 +68,9 @@ func OpenRabbitMQ(lines ...string) (*RabbitMQ, error) {
 }
 
 func (r *RabbitMQ) open(mapper string, lines []string) error {
-	var ports [4]int
-	for i := range ports {
-		var err error
-		if ports[i], err = Port(); err != nil {
-			return err
-		}
+	ports, err := lowPorts()
+	if err != nil {
+		return err
 	}
 	secret := make([]byte, 16)
 	if _, err := rand.Read(secret); err != nil {
@@ -86,7 +84,6 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 	if err := r.write(ports, lines); err != nil {
 		return err
 	}
-	var err error
 	// Erlang's port mapper would stay behind as a daemon of the machine: this one is ours and ends with us.
 	r.mapper, err = start(r.dir, "epmd", Command{
 		Path: mapper, Args: []string{"-port", strconv.Itoa(ports[2]), "-address", "127.0.0.1"}, Env: r.env,
@@ -99,6 +96,28 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 		return err
 	}
 	return r.Ready()
+}
+
+// lowPorts are free ports below those that a system gives out by itself: nobody gets one by chance while the node is restarted.
+func lowPorts() (ports [4]int, err error) {
+	for found, tries := 0, 0; found < len(ports); tries++ {
+		port := 10_000 + mathrand.IntN(20_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		switch {
+		case err != nil && tries < 100:
+			continue
+		case err != nil:
+			return ports, err
+		}
+		if err := l.Close(); err != nil {
+			return ports, err
+		}
+		if !slices.Contains(ports[:found], port) {
+			ports[found] = port
+			found++
+		}
+	}
+	return ports, nil
 }
 
 // write makes the node's folder: configuration, cookie, environment.
