@@ -60,6 +60,7 @@ func (c serveCommand) Run(ctx context.Context, s streams) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
+	defer collectSeldom()()
 	log := logger(c.Log, c.LogJSON, s.err)
 	if err := refuseForeignFolder(c.Data); err != nil {
 		return err

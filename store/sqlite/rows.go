@@ -39,6 +39,30 @@ func (s *Store) exec(ctx context.Context, tx convergo.Tx, name string, args ...a
 	return affected, nil
 }
 
+var errNamed = errors.New("an argument is named")
+
+// convertAndExec runs a caller's statement without database/sql, with the same conversions. An argument with a name is left
+// to database/sql.
+func (c *cachingConn) convertAndExec(query string, args []any) (driver.Result, error) {
+	c.args = c.args[:0]
+	defer func() { clear(c.args) }()
+	for i, a := range args {
+		switch a := a.(type) {
+		case sql.NamedArg, sql.Out:
+			return nil, errNamed
+		case int64, string, []byte: // nothing to convert
+			c.args = append(c.args, driver.NamedValue{Ordinal: i + 1, Value: a})
+		default:
+			v, err := driver.DefaultParameterConverter.ConvertValue(a)
+			if err != nil {
+				return nil, fmt.Errorf("sql: converting argument $%d type: %w", i+1, err)
+			}
+			c.args = append(c.args, driver.NamedValue{Ordinal: i + 1, Value: v})
+		}
+	}
+	return c.ExecContext(context.Background(), query, c.args)
+}
+
 // exec runs a statement without database/sql.
 func (c *cachingConn) exec(query string, args []any) (int64, error) {
 	c.args = c.args[:0]

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strconv"
@@ -54,7 +55,18 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	if err := t.usable(ctx); err != nil {
 		return nil, err
 	}
-	return t.conn.ExecContext(t.context(ctx), query, args...)
+	if !t.write { // a reader's statement may be interrupted
+		return t.conn.ExecContext(ctx, query, args...)
+	}
+	var result driver.Result
+	err := t.conn.Raw(func(conn any) (err error) {
+		result, err = conn.(*cachingConn).convertAndExec(query, args)
+		return err
+	})
+	if errors.Is(err, errNamed) {
+		return t.conn.ExecContext(context.Background(), query, args...)
+	}
+	return result, err
 }
 
 // QueryContext implements convergo.Tx.
