@@ -482,6 +482,36 @@ func TestAnEventsOwnMaximumOfAttemptsComesFirst(t *testing.T) {
 	})
 }
 
+// later is a refusal that says when to come again.
+type later struct{ at time.Time }
+
+func (l later) Error() string      { return "too many requests" }
+func (l later) RetryAt() time.Time { return l.at }
+
+func TestAReceiverThatSaysWhenIsNotAskedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, at := memory.New(), time.Now().Add(10*time.Minute)
+		add(t, store, event("O-1", 1))
+		b := &broker{}
+		b.answer = func(context.Context, convergo.Event) error {
+			if time.Now().Before(at) {
+				return fmt.Errorf("endpoint shop: %w", later{at})
+			}
+			return nil
+		}
+		r := start(store, b, relay.Config{MaxAttempts: 2})
+		pass(9 * time.Minute)
+		if n := len(b.copies()); n != 0 {
+			t.Errorf("%d events were sent before the time", n)
+		}
+		until(t, 2*time.Minute, "the event", func() bool { return len(b.copies()) == 1 })
+		r.stop(t)
+		if s := r.Stats(); s.Failed != 1 || s.Dead != 0 {
+			t.Errorf("%+v, want one failed attempt in ten minutes", s)
+		}
+	})
+}
+
 func TestTheProbePointsComeInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var points []string

@@ -170,6 +170,15 @@ func (t *turn) shorten(p Pending) {
 	}
 }
 
+// notBefore is the time of the next attempt: at, or later when the receiver said when it wants to be asked again (Retry-After).
+func notBefore(err error, at time.Time) time.Time {
+	var told interface{ RetryAt() time.Time }
+	if errors.As(err, &told) && told.RetryAt().After(at) {
+		return told.RetryAt()
+	}
+	return at
+}
+
 // fail records a failed attempt, the last one or not.
 func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, now time.Time) {
 	policy := s.cfg.policy(p.Event.Topic)
@@ -182,7 +191,7 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 	t.stuck[p.Event.Aggregate] = behind
 	switch {
 	case verdict != convergo.Park && attempts < most:
-		f.Next = now.Add(policy.Backoff.Delay(attempts))
+		f.Next = notBefore(err, now.Add(policy.Backoff.Delay(attempts)))
 		t.hold.Failed = append(t.hold.Failed, f)
 		if t.out.next.IsZero() || f.Next.Before(t.out.next) {
 			t.out.next = f.Next

@@ -129,7 +129,7 @@ func TestADayOnManyProcessesConvergesOnMySQLAndRocketMQ(t *testing.T) {
 	converges(t, map[string]func() error{
 		"broker":   func() error { return again(broker.Kill, broker.Start) },
 		"database": func() error { return again(database.Kill, database.Restart) },
-	}, "--database", "mysql://root@"+database.Addr+"/convergo_{service}", "--broker", fmt.Sprintf("rocketmq://%s?cluster=%s&lease=%v", broker.NameServer, broker.Cluster, broker.LockTerm))
+	}, "--database", "mysql://root@/convergo_{service}?socket="+database.Socket, "--broker", fmt.Sprintf("rocketmq://%s?cluster=%s&lease=%v", broker.NameServer, broker.Cluster, broker.LockTerm))
 }
 
 func TestADayOnManyProcessesConvergesOnSQLiteAndRedis(t *testing.T) {
