@@ -20,6 +20,7 @@ type member struct {
 	client  *kgo.Client
 	heard   atomic.Int64  // when the coordinator last answered, nanoseconds since start; counted from before the request
 	start   time.Time     // monotonic
+	joined  chan struct{} // closed when the source knows this member: the client calls back before it is even returned
 	quit    chan struct{} // closed when the member is about to leave
 	cancel  context.CancelFunc
 	reader  sync.WaitGroup
@@ -48,7 +49,7 @@ func (m *member) trusted(session time.Duration) bool {
 // join makes the source a member of its group.
 func (s *source) join() (*member, error) {
 	b := s.broker
-	m := &member{start: time.Now(), quit: make(chan struct{})}
+	m := &member{start: time.Now(), joined: make(chan struct{}), quit: make(chan struct{})}
 	var topics []string
 	for _, topic := range s.topics {
 		topics = append(topics, b.topicName(topic))
@@ -75,6 +76,7 @@ func (s *source) join() (*member, error) {
 	s.mu.Lock()
 	s.member, s.parts = m, map[place]*partition{}
 	s.mu.Unlock()
+	close(m.joined)
 	m.reader.Go(func() { s.read(ctx, m) })
 	return m, nil
 }
@@ -124,6 +126,7 @@ func (b *Broker) drain() time.Duration { return min(b.cfg.AckWait, 30*time.Secon
 // assigned notes where the group says that the partitions' reading goes on. It runs after they were given to this member and
 // before any of their records are read.
 func (s *source) assigned(m *member, offsets map[string]map[int32]kgo.Offset) {
+	<-m.joined
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.member != m {
@@ -143,6 +146,7 @@ func (s *source) assigned(m *member, offsets map[string]map[int32]kgo.Offset) {
 // revoked lets partitions go: nothing more of them is handed out, what is out gets time to be acknowledged, and what is
 // acknowledged is committed before another instance may begin. What is not is delivered to that one.
 func (s *source) revoked(m *member, revoked map[string][]int32) {
+	<-m.joined
 	var leaving []*partition
 	s.mu.Lock()
 	for topic, numbers := range revoked {
@@ -198,6 +202,7 @@ func (s *source) busy(parts []*partition) bool {
 
 // drop forgets partitions that are, or may be, another instance's.
 func (s *source) drop(m *member, lost map[string][]int32) {
+	<-m.joined
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.member != m {

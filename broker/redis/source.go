@@ -59,7 +59,7 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 	return s, nil
 }
 
-var errClosed = convergo.Unreachable(errors.New("the source is closed"))
+var errClosed = errors.New("the source is closed")
 
 // source is one instance of a consumer.
 type source struct {
