@@ -38,12 +38,15 @@ const packetLeast = 2*(convergo.MaxPayloadBytes+convergo.MaxHeaderBytes) + 1<<20
 // settings: a variable that the server does not have is not looked at.
 func settings() []setting {
 	return []setting{
-		{"innodb_flush_log_at_trx_commit", is("1", "3"), "1", "a crash of the machine, with 0 one of the server too, loses commits of the last second that were confirmed"},
+		{"innodb_flush_log_at_trx_commit", is("1", "3"), "1",
+			"a crash of the machine, with 0 one of the server too, loses commits of the last second that were confirmed"},
 		{"sync_binlog", func(v string, all map[string]string) bool { return v == "1" || !on(all["log_bin"]) }, "1",
 			"a crash of the machine loses the newest part of the binary log: replicas and change readers never see those commits"},
 		// MySQL knows more values than on and off; MariaDB from 11.0.6 on too.
-		{"innodb_doublewrite", is("1", "ON", "DETECT_AND_RECOVER", "FAST"), "ON", "a crash in the middle of writing a page leaves a page that nothing can repair"},
-		{"sql_mode", func(v string, _ map[string]string) bool { return strings.Contains(strings.ToUpper(v), "STRICT_") }, "STRICT_ALL_TABLES",
+		{"innodb_doublewrite", is("1", "ON", "DETECT_AND_RECOVER", "FAST"), "ON",
+			"a crash in the middle of writing a page leaves a page that nothing can repair"},
+		{"sql_mode", func(v string, _ map[string]string) bool { return strings.Contains(strings.ToUpper(v), "STRICT_") },
+			"STRICT_ALL_TABLES",
 			"another program's values that do not fit are cut, without an error; this store's own connections are strict all the same"},
 		{"binlog_format", func(v string, all map[string]string) bool {
 			return !on(all["log_bin"]) || !strings.EqualFold(v, "STATEMENT")
@@ -106,7 +109,8 @@ func (s *Store) looseColumns(ctx context.Context) ([]relay.Warning, error) {
 	return list(ctx, s.db, func(rows *sql.Rows) (w relay.Warning, err error) {
 		var table, column string
 		w.Want = s.server.collation()
-		w.Loses = "two different texts, such as keys that differ in case, in an accent or in an emoji, count as one: the second is taken for a duplicate"
+		w.Loses = "two different texts, such as keys that differ in case, in an accent or in an emoji, count as one: " +
+			"the second is taken for a duplicate"
 		err = rows.Scan(&table, &column, &w.Value)
 		w.Setting = fmt.Sprintf("collation of %s.%s", table, column)
 		return w, err

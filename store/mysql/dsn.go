@@ -16,7 +16,8 @@ import (
 
 // Errors about a DSN never quote it: what stands where, and so where the password is, is just what could not be told.
 var (
-	errDSN       = errors.New("the DSN cannot be read (it is not shown, for it may hold a password): want user:password@tcp(host:port)/database?name=value or mysql://user:password@host:port/database?name=value")
+	errDSN = errors.New("the DSN cannot be read (it is not shown, for it may hold a password): want " +
+		"user:password@tcp(host:port)/database?name=value or mysql://user:password@host:port/database?name=value")
 	errFoundRows = errors.New("clientFoundRows=true in the DSN makes a row that was found look like one that was changed: take it out")
 	errMulti     = errors.New("multiStatements=true in the DSN lets one value become a second statement: take it out")
 )

@@ -110,7 +110,9 @@ func (s *Store) liveRelays(ctx context.Context, tx *Tx) (live int, err error) {
 
 // standing locks the rows of the leases' lanes and returns those leases that still stand, in their order. With no owner the
 // token alone decides, which no two owners share.
-func (s *Store) standing(ctx context.Context, tx *Tx, statement string, leases []relay.Lease, owner string) (stand []relay.Lease, err error) {
+func (s *Store) standing(
+	ctx context.Context, tx *Tx, statement string, leases []relay.Lease, owner string,
+) (stand []relay.Lease, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}

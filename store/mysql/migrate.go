@@ -131,7 +131,8 @@ func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead 
 	}
 	var strange int // newer migrations that do not say that this program may run with them
 	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
-		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`, newest, set, newest).Scan(&strange)
+		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`,
+		newest, set, newest).Scan(&strange)
 	if err != nil || strange > 0 {
 		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
 	}

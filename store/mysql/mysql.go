@@ -198,7 +198,6 @@ const (
 	numberDeadlock  = 1213 // ER_LOCK_DEADLOCK
 	numberNoSuper   = 1419 // ER_BINLOG_CREATE_ROUTINE_NEED_SUPER
 	numberNoDB      = 1049 // ER_BAD_DB_ERROR
-	numberTooLong   = 1406 // ER_DATA_TOO_LONG
 	numberReadOnly  = 1290 // ER_OPTION_PREVENTS_STATEMENT
 	numberReadOnly2 = 1836 // ER_READ_ONLY_MODE
 	numberShutdown  = 1053 // ER_SERVER_SHUTDOWN

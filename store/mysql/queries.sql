@@ -489,7 +489,7 @@ SELECT m.id, m.marked_at FROM inbox_mark AS m FORCE INDEX (PRIMARY)
  ORDER BY m.id LIMIT ?
 
 -- name: PurgeMarks
--- Of a letter that died since OldMarks looked the mark stays: its death has marked it anew, with another id.
+-- By primary key.
 DELETE m FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN inbox_mark AS m FORCE INDEX (PRIMARY) ON m.id = j.id
 
 -- name: OldRequests
