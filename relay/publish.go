@@ -21,8 +21,8 @@ var errNoAnswer = errors.New("no answer")
 //
 // A call that was given up may still be sending. An event of it that is tried again can then arrive twice, or late; a
 // consumer tells by its key and its aggregate version.
-func (r *Relay) publish(ctx context.Context, pending []Pending) (errs []error, hung bool) {
-	if n := r.calls.Load() - int64(r.cfg.Workers); n >= mostAbandoned {
+func (s *session) publish(ctx context.Context, pending []Pending) (errs []error, hung bool) {
+	if n := s.calls.Load() - int64(s.cfg.Workers); n >= mostAbandoned {
 		err := fmt.Errorf("%d calls of the publisher were given up and have not returned: %w", n, errNoAnswer)
 		return repeat(convergo.Unreachable(err), len(pending)), false
 	}
@@ -31,7 +31,7 @@ func (r *Relay) publish(ctx context.Context, pending []Pending) (errs []error, h
 		events[i] = p.Event
 		events[i].Position = p.Seq
 	}
-	limit := r.cfg.PublishTimeout
+	limit := s.cfg.PublishTimeout
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	type answer struct {
@@ -39,12 +39,12 @@ func (r *Relay) publish(ctx context.Context, pending []Pending) (errs []error, h
 		fault error
 	}
 	answers := make(chan answer, 1)
-	r.calls.Add(1)
-	go func() {
-		defer r.calls.Add(-1)
-		errs, fault := r.call(ctx, events)
+	s.calls.Add(1)
+	s.hands.do(func() {
+		defer s.calls.Add(-1)
+		errs, fault := s.call(ctx, events)
 		answers <- answer{errs, fault}
-	}()
+	})
 	var a answer
 	select {
 	case a = <-answers:

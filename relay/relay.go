@@ -83,6 +83,7 @@ func (r *Relay) newSession(ctx context.Context) *session {
 		Relay: r, ctx: ctx, hard: hard, giveUp: giveUp,
 		owner:   r.cfg.Name + "-" + rand.Text(),
 		began:   r.clock(),
+		hands:   newHands(),
 		news:    make(chan func(), r.cfg.Workers+2),
 		workers: make([]worker, r.cfg.Workers),
 		perLane: r.cfg.leastPerLane(),

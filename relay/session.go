@@ -26,6 +26,7 @@ type session struct {
 	giveUp context.CancelFunc
 	stopBy time.Time // when giveUp is due; zero before ctx ended
 
+	hands   *hands
 	news    chan func()
 	running int // spawned and not back yet
 
@@ -88,6 +89,7 @@ type batch struct {
 }
 
 func (s *session) run() {
+	defer close(s.hands.quit)
 	defer s.giveUp()
 	for s.ctx.Err() == nil || s.running > 0 {
 		now := s.clock()
@@ -124,7 +126,7 @@ func (s *session) wait() {
 // spawn runs work beside the loop, and in the loop what work returns.
 func (s *session) spawn(work func() (then func())) {
 	s.running++
-	go func() { s.news <- work() }()
+	s.hands.do(func() { s.news <- work() })
 }
 
 // watch notices that time has run out: for the leases, or for what is in flight at shutdown.
