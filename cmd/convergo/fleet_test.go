@@ -87,6 +87,14 @@ func TestADayOnManyProcessesConvergesOnPostgreSQLAndNATS(t *testing.T) {
 	}, "--database", database.TCP("postgres", "disable")+"&schema={service}", "--broker", user+"@"+strings.Join(hosts, ","))
 }
 
+func TestADayOnManyProcessesConvergesOnPostgreSQLAndKafka(t *testing.T) {
+	database, broker := testserver.Own(t, testserver.OpenDefaultPostgres), testserver.Own(t, testserver.OpenKafka)
+	converges(t, map[string]func() error{
+		"broker":   func() error { return again(broker.Kill, broker.Restart) },
+		"database": func() error { return again(database.Kill, func() error { return startPostgres(database) }) },
+	}, "--database", database.TCP("postgres", "disable")+"&schema={service}", "--broker", "kafka://"+broker.Addr+"?replicas=1")
+}
+
 // startPostgres starts a server that was killed: it does not start before the last of its old processes has noticed.
 func startPostgres(p *testserver.Postgres) (err error) {
 	for range 20 {

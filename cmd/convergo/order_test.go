@@ -26,20 +26,22 @@ const (
 	orderBatch      = 256
 	orderAggregates = 500
 	orderRelays     = 3
+	orderCrashes    = 6 // at least, while events are written
 )
 
-// orderEvents is how many events the drill carries: few in the tests, CONVERGO_ORDER_EVENTS in make drill.
-func orderEvents(t *testing.T) int64 {
+// orderEvents is how many events the drill carries at least: few and slowly in the tests, CONVERGO_ORDER_EVENTS and as fast as can
+// be in make drill. They are written until there were enough crashes too.
+func orderEvents(t *testing.T) (least int64, pace time.Duration) {
 	t.Helper()
 	text := os.Getenv("CONVERGO_ORDER_EVENTS")
 	if text == "" {
-		return 30_000
+		return 30_000, 100 * time.Millisecond
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < orderAggregates {
 		t.Fatalf("CONVERGO_ORDER_EVENTS=%s is not a number of at least %d", text, orderAggregates)
 	}
-	return n
+	return n, time.Microsecond
 }
 
 // tally is what arrived.
@@ -75,7 +77,7 @@ func (c *tally) arrived() int64 {
 
 // Item 1 of the laws for many processes: relays are killed and paused beyond their leases while events are written and carried.
 func TestNoEventIsLostOrOutOfOrderWhileRelaysAreKilledAndPaused(t *testing.T) {
-	total := orderEvents(t)
+	least, pace := orderEvents(t)
 	database, broker := testserver.Shared(t, &servers, "postgres", testserver.OpenDefaultPostgres), testserver.Own(t, testserver.OpenRedis)
 	schema := database.Name("orders")
 	store, err := postgres.Open(t.Context(), database.DSN("postgres"), postgres.Options{Schema: schema})
@@ -88,7 +90,7 @@ func TestNoEventIsLostOrOutOfOrderWhileRelaysAreKilledAndPaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = reader.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(total)*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(least)*time.Millisecond)
 	defer cancel()
 	arrivals := &tally{last: map[string]int64{}}
 	reading, stopReading := context.WithCancel(ctx)
@@ -98,23 +100,24 @@ func TestNoEventIsLostOrOutOfOrderWhileRelaysAreKilledAndPaused(t *testing.T) {
 	read.Go(func() { readAll(reading, t, reader, arrivals) })
 
 	relays := startRelays(ctx, t, database.TCP("postgres", "disable")+"&schema="+schema, "redis://"+broker.Addr)
-	var written atomic.Bool
+	w := &writers{store: store, least: least, pace: pace}
 	writing := make(chan error, 1)
-	go func() { writing <- writeInOrder(ctx, store, total); written.Store(true) }()
-	crashes := disturbRelays(ctx, t, relays, func() bool { return written.Load() && arrivals.arrived() >= total })
+	go func() { writing <- w.run(ctx); w.done.Store(true) }()
+	disturbRelays(ctx, t, relays, w, func() bool { return w.done.Load() && arrivals.arrived() >= w.written.Load() })
 	if err := <-writing; err != nil {
 		t.Fatal(err)
 	}
+	total, crashes := w.written.Load(), w.crashes.Load()
 	if n := arrivals.arrived(); n != total {
 		t.Errorf("%d of %d events arrived", n, total)
 	}
 	if len(arrivals.inversions) > 0 {
 		t.Errorf("%d inversions, the first: %s", len(arrivals.inversions), arrivals.inversions[0])
 	}
-	if most := int64(crashes) * orderBatch; arrivals.duplicates > most {
+	if most := crashes * orderBatch; arrivals.duplicates > most {
 		t.Errorf("%d duplicates after %d crashes and pauses, want at most %d", arrivals.duplicates, crashes, most)
 	}
-	if crashes < 3 {
+	if crashes < orderCrashes {
 		t.Errorf("only %d crashes and pauses: the drill shows nothing", crashes)
 	}
 	t.Logf("%d events in %d aggregates, %d crashes and pauses, %d duplicates, %d inversions, %d lost", total, orderAggregates, crashes,
@@ -171,64 +174,81 @@ func startRelays(ctx context.Context, t *testing.T, database, broker string) []*
 	return relays
 }
 
-// writeInOrder writes the events: four writers, each with aggregates of its own, many events a transaction.
-func writeInOrder(ctx context.Context, store *postgres.Store, total int64) error {
-	const writers, perTransaction = 4, 100
-	box := outbox.New[convergo.Tx](store, outbox.Config{})
-	errs := make([]error, writers)
+// writers write events: each has aggregates of its own, and puts many events into a transaction.
+type writers struct {
+	store            *postgres.Store
+	least            int64
+	pace             time.Duration // between two transactions of a writer
+	crashes, written atomic.Int64
+	done             atomic.Bool
+}
+
+func (w *writers) run(ctx context.Context) error {
+	const many = 4
+	errs := make([]error, many)
 	var all sync.WaitGroup
-	for w := range int64(writers) {
-		all.Go(func() {
-			versions := map[int64]int64{}
-			var batch []convergo.Event
-			for n := w; n < total; n += writers {
-				aggregate := n % orderAggregates
-				versions[aggregate]++
-				id := fmt.Sprintf("O-%d", aggregate)
-				batch = append(batch, convergo.Event{
-					Topic: "order", Type: "OrderChanged", Aggregate: convergo.Aggregate{Type: "order", ID: id}, Version: versions[aggregate], Payload: []byte(`{"paid":true}`),
-				})
-				if len(batch) < perTransaction && n+writers < total {
-					continue
-				}
-				err := store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error { return box.Add(ctx, tx, batch...) })
-				if err != nil {
-					errs[w] = err
-					return
-				}
-				batch = nil
-			}
-		})
+	for i := range int64(many) {
+		all.Go(func() { errs[i] = w.write(ctx, i, many) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// disturbRelays kills and pauses relays, one after the other, until all is there, and tells how often.
-func disturbRelays(ctx context.Context, t *testing.T, relays []*drill.Child, finished func() bool) (crashes int) {
+func (w *writers) write(ctx context.Context, first, many int64) error {
+	const perTransaction = 100
+	box := outbox.New[convergo.Tx](w.store, outbox.Config{})
+	versions := map[int64]int64{}
+	tick := time.NewTicker(w.pace)
+	defer tick.Stop()
+	for n := first; n < w.least || w.crashes.Load() < orderCrashes; {
+		var batch []convergo.Event
+		for range perTransaction {
+			aggregate := n % orderAggregates
+			versions[aggregate]++
+			batch = append(batch, convergo.Event{
+				Topic: "order", Type: "OrderChanged", Aggregate: convergo.Aggregate{Type: "order", ID: fmt.Sprintf("O-%d", aggregate)},
+				Version: versions[aggregate], Payload: []byte(`{"paid":true}`),
+			})
+			n += many
+		}
+		if err := w.store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error { return box.Add(ctx, tx, batch...) }); err != nil {
+			return err
+		}
+		w.written.Add(perTransaction)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// disturbRelays kills and pauses relays, one after the other, until all is there.
+func disturbRelays(ctx context.Context, t *testing.T, relays []*drill.Child, w *writers, finished func() bool) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	next := time.Now().Add(time.Second)
-	for !finished() || crashes < 3 {
+	for !finished() {
 		select {
 		case <-ctx.Done():
-			return crashes
+			return
 		case <-tick.C:
 		}
 		if time.Now().Before(next) {
 			continue
 		}
 		r := relays[random.IntN(len(relays))]
-		if crashes++; crashes%2 == 0 {
+		if w.crashes.Load()%2 == 1 {
 			pauseBeyondLease(ctx, t, r)
 		} else if err := errors.Join(r.Kill(), r.Start(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		next = time.Now().Add(orderLease + time.Duration(random.Int64N(int64(time.Second))))
+		w.crashes.Add(1)
+		next = time.Now().Add(time.Duration(random.Int64N(int64(orderLease))))
 	}
-	return crashes
 }
 
 func pauseBeyondLease(ctx context.Context, t *testing.T, r *drill.Child) {

@@ -14,6 +14,7 @@ import (
 	"github.com/convergo/convergo/broker/webhook"
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/outbox"
+	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/sqlite"
 )
 
@@ -126,5 +127,32 @@ func TestReplayTakesATimeOrADurationAndNothingElse(t *testing.T) {
 		if _, err := since(text, now); err == nil || !strings.Contains(err.Error(), "--since") {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+func TestReplaySendsAnApplicationsEventsAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	store, add := outboxIn(t, path)
+	add("O-1", "O-2")
+	leases, err := store.Lease(t.Context(), relay.LeaseRequest{Owner: "test", Term: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, err := store.Claim(t.Context(), leases, 10, time.Now())
+	if err == nil {
+		err = store.Settle(t.Context(), relay.Settlement{Leases: leases, Sent: claim.Events, Now: time.Now()})
+	}
+	if err != nil || len(claim.Events) != 2 {
+		t.Fatalf("%d events, %v", len(claim.Events), err)
+	}
+	for range 2 { // pending already: nothing more to send
+		r := runProgram(t.Context(), "replay", "--outbox", "sqlite:"+path, "--since", "1h")
+		if r.code != 0 || !strings.HasSuffix(r.out.String(), "events are sent again\n") {
+			t.Fatalf("%d: %s%s", r.code, r.out.String(), r.err.String())
+		}
+	}
+	if claim, err = store.Claim(t.Context(), leases, 10, time.Now()); err != nil || len(claim.Events) != 2 {
+		t.Errorf("%d events are pending, %v; want both, once each", len(claim.Events), err)
 	}
 }

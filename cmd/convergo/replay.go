@@ -15,6 +15,7 @@ type replayCommand struct {
 	backends `embed:""`
 	Data     string   `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder with the databases that are files (default: ${default})."`
 	Services []string `default:"${services}" placeholder:"a,b" help:"Services whose events are sent again (default: all)."`
+	Outbox   string   `placeholder:"URL" help:"The outbox of an application that convergo relay serves, instead of the platform's."`
 	Since    string   `required:"" placeholder:"TIME" help:"Events written at or after this time: RFC 3339 (2026-11-29T08:00:00Z), or how long ago (2h)."`
 }
 
@@ -43,11 +44,18 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	if c.Outbox != "" {
+		n, err := replay(ctx, "outbox", c.Outbox, from, now)
+		if err == nil {
+			_, err = fmt.Fprintf(s.out, "%d events are sent again\n", n)
+		}
+		return err
+	}
 	for _, name := range c.Services {
 		if !slices.Contains(serviceNames(), name) {
 			return fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", "))
 		}
-		n, err := c.replay(ctx, name, from, now)
+		n, err := replay(ctx, name, c.databaseURL(c.Data, name), from, now)
 		if err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
 		}
@@ -58,8 +66,8 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	return nil
 }
 
-func (c replayCommand) replay(ctx context.Context, name string, from, now time.Time) (n int, err error) {
-	store, err := openStore(ctx, name, c.databaseURL(c.Data, name), nil, slog.New(slog.DiscardHandler))
+func replay(ctx context.Context, name, database string, from, now time.Time) (n int, err error) {
+	store, err := openStore(ctx, name, database, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
