@@ -81,7 +81,7 @@ public final class Shop {
             } catch (Throwable failure) {
                 db.rollback();
                 boolean again = failure instanceof SQLException s
-                        && (Set.of("40P01", "40001").contains(String.valueOf(s.getSQLState())) || s.getErrorCode() == 1213 || s.getErrorCode() == 1205);
+                        && (Set.of("40P01", "40001").contains(String.valueOf(s.getSQLState())) || Set.of(1213, 1205).contains(s.getErrorCode()));
                 if (!again || left == 0) {
                     throw failure;
                 }
@@ -99,7 +99,8 @@ public final class Shop {
 
     /** A JSON object of texts. */
     static String json(Map<String, String> texts) {
-        return texts.entrySet().stream().map(e -> quoted(e.getKey()) + ":" + quoted(e.getValue())).collect(Collectors.joining(",", "{", "}"));
+        return texts.entrySet().stream().map(e -> quoted(e.getKey()) + ":" + quoted(e.getValue()))
+                .collect(Collectors.joining(",", "{", "}"));
     }
 
     static String quoted(String text) {

@@ -82,12 +82,13 @@ func judge(t *testing.T, example, driver, variable, dsn string) {
 	}
 	defer db.Close()
 	for table, column := range map[string]string{"shop_order": "no", "outbox_event": "aggregate_id"} {
-		if all := column1(t, db, "SELECT "+column+" FROM "+table); !slices.Equal(all, orders[:1]) {
+		if all := texts(t, db, "SELECT "+column+" FROM "+table); !slices.Equal(all, orders[:1]) {
 			t.Errorf("%s has %v, want %v", table, all, orders[:1])
 		}
 	}
-	if keys := column1(t, db, "SELECT event_key FROM outbox_event JOIN outbox_pending ON event_id = outbox_event.id"); !slices.Equal(keys, []string{"OrderPlaced:" + orders[0] + ":v1"}) {
-		t.Errorf("pending are %v", keys)
+	keys := texts(t, db, "SELECT event_key FROM outbox_event JOIN outbox_pending ON event_id = outbox_event.id")
+	if want := []string{"OrderPlaced:" + orders[0] + ":v1"}; !slices.Equal(keys, want) {
+		t.Errorf("pending are %v, want %v", keys, want)
 	}
 }
 
@@ -103,14 +104,15 @@ func runs(t *testing.T, example, environment string) string {
 		var text, said strings.Builder
 		cmd.Stdout, cmd.Stderr = &text, &said
 		if err := cmd.Run(); err != nil {
-			t.Fatalf("go %s in %s: %v\n%s%s\nif its go.mod is behind that of the project: go mod tidy in that folder", strings.Join(args, " "), example, err, text.String(), said.String())
+			t.Fatalf("go %s in %s: %v\n%s%s\nif its go.mod is behind that of the project: go mod tidy in that folder",
+				strings.Join(args, " "), example, err, text.String(), said.String())
 		}
 		out = text.String()
 	}
 	return out
 }
 
-func column1(t *testing.T, db *sql.DB, query string) (all []string) {
+func texts(t *testing.T, db *sql.DB, query string) (all []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)
 	if err != nil {

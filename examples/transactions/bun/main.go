@@ -45,12 +45,12 @@ func run(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	pool, err := sql.Open("pgx", dsn)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer func() { _ = pool.Close() }()
 	db := bun.NewDB(pool, pgdialect.New())
 	if _, err := db.NewCreateTable().Model((*order)(nil)).IfNotExists().Exec(ctx); err != nil {
 		return err

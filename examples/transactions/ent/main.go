@@ -43,12 +43,12 @@ func run(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	client := ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))
 	if err := client.Schema.Create(ctx); err != nil {
 		return err

@@ -35,12 +35,12 @@ func run(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	db, err := sql.Open("mysql", dsn)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	_, err = db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS shop_order (
 		id BIGINT AUTO_INCREMENT PRIMARY KEY, no VARCHAR(100) NOT NULL, total BIGINT NOT NULL)`)
 	if err != nil {

@@ -35,7 +35,7 @@ func run(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	db, err := pgxpool.New(ctx, dsn)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s shop) place(ctx context.Context, no string, total int64, refusal error) 
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(ctx) // does nothing after a commit
+	defer func() { _ = tx.Rollback(ctx) }() // does nothing after a commit
 	if _, err := tx.Exec(ctx, "INSERT INTO shop_order (no, total) VALUES ($1, $2)", no, total); err != nil {
 		return err
 	}
