@@ -101,6 +101,43 @@ func TestCaseB01ATransactionThatCommitsLateIsFoundBelowTheFloor(t *testing.T) {
 	})
 }
 
+// A transaction stays open for longer than the floor of its lane trails, and the next event of its aggregate is written right after it
+// has committed: the two come out in their order, and at once.
+func TestCaseB01AnEventOfALongTransactionIsNotOvertakenByTheNextOfItsAggregate(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		s := open(t, fresh(t, server), mysql.Options{})
+		var offset atomic.Int64
+		start := time.Now()
+		s.FloorClock(func() time.Time { return start.Add(time.Duration(offset.Load())) })
+		leases := lease(t, s, "r")
+		claim := func() []relay.Pending {
+			c, err := s.Claim(t.Context(), leases, 10, time.Now())
+			must(t, err)
+			return c.Events
+		}
+		late := event("late", 1)
+		must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+			if _, err := s.Insert(ctx, tx, []convergo.Event{late}); err != nil {
+				return err
+			}
+			for n := range 5 { // others come and go meanwhile
+				must(t, insert(t.Context(), s, in(late.Aggregate.Lane(), fmt.Sprint("other-", n))))
+				found := claim()
+				same(t, "claimed while one is open", len(found), 1)
+				must(t, s.Settle(t.Context(), relay.Settlement{Leases: leases, Sent: found, Now: time.Now()}))
+				offset.Add(int64(3 * time.Second))
+				same(t, "left", len(claim()), 0)
+			}
+			return nil
+		}))
+		must(t, insert(t.Context(), s, event("late", 2)))
+		found := claim()
+		if len(found) != 2 || found[0].Event.Version != 1 || found[1].Event.Version != 2 {
+			t.Fatalf("claimed after the late commit: %v", found)
+		}
+	})
+}
+
 // Twenty relays in twenty processes' worth of stores, and the backlog has delayed events too: each is settled once.
 func TestCaseB03TwentyRelaysOnOneBacklogSendEachEventOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, server *testserver.MySQL) {

@@ -1,6 +1,10 @@
 package mysql
 
 import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,10 +15,18 @@ import (
 // for as long as any transaction of the server may still see them; a claim that starts at the lane's beginning walks over all
 // of them each time. The floor lets it begin behind them.
 //
-// A seq is given out before its transaction commits, so a row may appear below what is gone already. The floor therefore
-// trails: it is where the lane began floorAge ago. And what a transaction of more than floorAge leaves below it is found by a
-// sweep from the very beginning, every sweepEvery. That delays such an event, not its aggregate's order: a later event of the same
-// aggregate has waited for the same transaction.
+// A seq is given out before its transaction commits, so a row may appear below what is gone already, and the next event of its
+// aggregate, whose writer has waited for that transaction, right after it and above. A floor between the two would turn them round.
+// So the floor rises only over what is settled:
+//
+//  1. It trails: it wants to be where the lane began floorAge ago. Every seq below that was given out before, and between that and
+//     the row's insertion lies a part of one statement.
+//  2. Before it rises, empty reads the piece of the lane that it rises over, once, with locks and without waiting. A row of an open
+//     transaction is locked: the floor stays. A row that has committed meanwhile is there: the floor stays. With neither, whoever had
+//     a seq in that piece has ended, and nothing can appear there any more.
+//
+// A sweep from the very beginning, every sweepEvery, finds what a floor has passed over all the same: a statement that stood still for
+// longer than floorAge in its middle, a server that was set back. That event is late, not lost.
 type floor struct {
 	mu    sync.Mutex
 	lanes [convergo.Lanes]laneFloor
@@ -22,8 +34,10 @@ type floor struct {
 }
 
 type laneFloor struct {
-	low   int64     // no row is pending up to this
-	next  int64     // what low becomes once it is old enough
+	low   int64     // no row is pending up to this, or will be
+	ready int64     // what low becomes once empty has looked
+	asked time.Time // when it last did
+	next  int64     // what ready becomes once it is old enough
 	since time.Time // of next
 	last  int64     // the highest seq that was ever seen to be the first
 	swept time.Time // when all of the lane was looked at
@@ -88,11 +102,88 @@ func (l *laneFloor) seen(first int64, sweep bool, at time.Time) {
 		begins = first - 1
 		l.last = max(l.last, first)
 	}
-	l.low = min(l.low, begins) // a late one: until it is gone the lane begins there
+	l.low, l.ready = min(l.low, begins), min(l.ready, begins) // a late one: until it is gone the lane begins there
 	if begins < l.next || l.since.IsZero() {
 		l.next, l.since = begins, at
 	}
 	if at.Sub(l.since) >= floorAge {
-		l.low, l.next, l.since = max(l.low, l.next), begins, at
+		l.ready, l.next, l.since = max(l.ready, l.next), begins, at
 	}
+}
+
+// piece is a part of a lane.
+type piece struct{ lane, above, upTo int64 }
+
+// wanted are the pieces over which the lanes' floors want to rise; each is told once every sweepEvery.
+func (f *floor) wanted(lanes []int64) (pieces []piece) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.time()
+	for _, n := range lanes {
+		if l := &f.lanes[n]; l.ready > l.low && now.Sub(l.asked) >= sweepEvery {
+			l.asked = now
+			pieces = append(pieces, piece{n, l.low, l.ready})
+		}
+	}
+	return pieces
+}
+
+// rise takes in that the pieces are empty and stay so.
+func (f *floor) rise(pieces []piece) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range pieces {
+		if l := &f.lanes[p.lane]; l.low == p.above {
+			l.low = p.upTo
+		}
+	}
+}
+
+// raise lets the floors of the lanes rise as far as they may. All in one look; when something is in the way, each alone.
+func (s *Store) raise(ctx context.Context, lanes []int64) error {
+	if s.opts.ReadOnly {
+		return nil
+	}
+	pieces := s.floor.wanted(lanes)
+	if len(pieces) == 0 {
+		return nil
+	}
+	all, err := s.empty(ctx, pieces)
+	if all {
+		s.floor.rise(pieces)
+	}
+	if err != nil || all || len(pieces) == 1 {
+		return err
+	}
+	for i := range pieces {
+		one, err := s.empty(ctx, pieces[i:i+1])
+		if err != nil {
+			return err
+		}
+		if one {
+			s.floor.rise(pieces[i : i+1])
+		}
+	}
+	return nil
+}
+
+// empty tells whether no row is in the pieces, and none of an open transaction.
+func (s *Store) empty(ctx context.Context, pieces []piece) (bool, error) {
+	parts := make([]string, len(pieces))
+	for i, p := range pieces {
+		parts[i] = fmt.Sprintf("lane = %d AND seq > %d AND seq <= %d", p.lane, p.above, p.upTo)
+	}
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was written
+	found, err := list(ctx, tx, scanID, s.with("AnyBelow", ":pieces", strings.Join(parts, " OR ")))
+	if number := numberOf(err); number == numberNoWait || number == numberLockWait {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("AnyBelow: %w", err)
+	}
+	return len(found) == 0, nil
 }

@@ -196,6 +196,7 @@ func (s *Store) wake(list *[]func()) {
 const (
 	numberLockWait  = 1205 // ER_LOCK_WAIT_TIMEOUT
 	numberDeadlock  = 1213 // ER_LOCK_DEADLOCK
+	numberNoWait    = 3572 // ER_LOCK_NOWAIT; MariaDB says 1205
 	numberNoSuper   = 1419 // ER_BINLOG_CREATE_ROUTINE_NEED_SUPER
 	numberNoDB      = 1049 // ER_BAD_DB_ERROR
 	numberReadOnly  = 1290 // ER_OPTION_PREVENTS_STATEMENT

@@ -15,7 +15,7 @@ import (
 
 // hot are the statements of claims, settlements, leases and everything else that runs for each event, message, call or request.
 var hot = []string{
-	"InsertEvent", "NextDue", "ClaimLanes", "DueAggregates", "ClaimQueue", "DueDelayed", "PromoteDelayed", "DeleteDelayed",
+	"InsertEvent", "NextDue", "AnyBelow", "ClaimLanes", "DueAggregates", "ClaimQueue", "DueDelayed", "PromoteDelayed", "DeleteDelayed",
 	"SharedLanes", "LockLanes", "DeletePending", "DeleteWaiting", "PendingToWaiting", "WaitingAggregates", "PendingAggregate",
 	"WaitingAggregate", "WaitingFailed", "BuryPending", "BuryWaiting", "BlockAggregate", "HoldAggregate", "QueueHead", "BlockWaiting",
 	"UnblockEmpty", "QueueGoesOn", "JoinRelays", "ForgetRelay", "ForgetExpired", "RenewLanes", "FreeLanes", "FreeableLanes", "TakeLanes",
@@ -39,7 +39,7 @@ func sample(set sqltext.Set, n int) *strings.Replacer {
 	}
 	digest := "x'" + strings.Repeat("ab", 32) + "'"
 	return strings.NewReplacer(":lanes", "1,2,3", ":ids", strings.Join(ids, ","), ":heads", strings.Join(heads, " UNION ALL "),
-		":pending", set.Get("AnyPending"), ":rows", "(1,1)", ":digests", digest+",x'"+strings.Repeat("cd", 32)+"'", ":digest", digest, ":kinds", "'a','b'",
+		":pieces", "lane = 1 AND seq > 5 AND seq <= 90 OR lane = 2 AND seq > 7 AND seq <= 90", ":pending", set.Get("AnyPending"), ":rows", "(1,1)", ":digests", digest+",x'"+strings.Repeat("cd", 32)+"'", ":digest", digest, ":kinds", "'a','b'",
 		"JSON_TABLE(?", "JSON_TABLE('["+strings.Join(ids, ",")+"]'")
 }
 

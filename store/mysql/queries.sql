@@ -48,6 +48,11 @@ SELECT p.seq, p.lane, b.aggregate_digest IS NOT NULL,
 -- keeps from being purged. The values stand in the text, for only a constant bounds a range of the index.
 (SELECT seq, lane, event_id FROM outbox_pending FORCE INDEX (outbox_pending_lane) WHERE lane = :lane AND seq > :floor ORDER BY seq LIMIT :most)
 
+-- name: AnyBelow
+-- :pieces are ranges of lanes over which floors want to rise. Of an open transaction's row this fails at once: it waits for nobody, so
+-- nobody can wait for it in a circle; what it locks is deleted already, and free again at once. Each entry is read here once.
+SELECT seq FROM outbox_pending FORCE INDEX (outbox_pending_lane) WHERE :pieces LIMIT 1 FOR UPDATE NOWAIT
+
 -- name: DueAggregates
 SELECT aggregate_digest FROM outbox_blocked FORCE INDEX (outbox_blocked_due)
  WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?

@@ -17,7 +17,8 @@ import (
 // promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
 const promoteMost = 1000
 
-// Claim implements relay.Store. With nothing to do it is one statement, else two, in no transaction: what it reads is changed by the
+// Claim implements relay.Store. With nothing to do it is one statement, else two, in no transaction (and a look of floor.go's once a
+// second, which locks what nobody uses): what it reads is changed by the
 // leases' owner alone, an operator's redrive or discard aside, and whichever of the two states of a queue that shows, an event
 // comes out in its place or is held: queues are read before lanes, and a held event goes to the queue's end. Nothing it reads
 // grows with what is not claimed.
@@ -135,6 +136,9 @@ func (c *claiming) look(ctx context.Context, after int64, pending bool) ([]laneS
 // pending reads the head of each lane, and one row more, which tells that there is more.
 func (c *claiming) pending(ctx context.Context) error {
 	s := c.store
+	if err := s.raise(ctx, c.lanes); err != nil {
+		return err
+	}
 	floors, seen := s.floor.begin(c.lanes)
 	parts, most := make([]string, len(c.lanes)), strconv.Itoa(c.perLane+1)
 	part := s.sql.Get("LaneHead")
