@@ -65,29 +65,31 @@ func (c *changes) subscribe(no, where string) (woken <-chan struct{}, done func(
 }
 
 // until calls look until it is satisfied, it fails, the timeout is over or ctx ends; the last two are no errors. It looks
-// at least once, and tells the last look before it gives up that it is the last.
+// at least once, and tells look whether the order has been announced to be there, and whether this look is the last.
 func (c *changes) until(
-	ctx context.Context, no, where string, timeout time.Duration, look func(last bool) (satisfied bool, err error),
+	ctx context.Context, no, where string, timeout time.Duration, look func(woken, last bool) (satisfied bool, err error),
 ) error {
 	woken, done := c.subscribe(no, where) // before looking: a change between the look and the wait is not missed
 	defer done()
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	pause := lookAgain
+	pause, announced := lookAgain, false
 	tick := time.NewTimer(pause)
 	defer tick.Stop()
 	for {
-		satisfied, err := look(timeout <= 0)
+		satisfied, err := look(announced, timeout <= 0)
 		if satisfied || err != nil || timeout <= 0 {
 			return err
 		}
 		select {
 		case <-woken:
+			announced = true
 		case <-tick.C:
+			announced = false
 			pause = min(2*pause, lookSeldom)
 			tick.Reset(pause)
 		case <-deadline.C:
-			_, err := look(true)
+			_, err := look(false, true)
 			return err
 		case <-ctx.Done():
 			return nil

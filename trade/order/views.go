@@ -140,15 +140,18 @@ func (s *Service) getOrder(ctx context.Context, in *getOrder) (*orderAnswer, err
 		timeout = 0
 	}
 	out := &orderAnswer{Status: http.StatusOK}
-	err = s.changes.until(ctx, in.No, in.Wait, timeout, func(last bool) (there bool, err error) {
+	err = s.changes.until(ctx, in.No, in.Wait, timeout, func(woken, last bool) (there bool, err error) {
 		err = s.deps.DB.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-			if there, err = s.there(ctx, tx, in.No, in.Wait); err != nil || !there && !last {
-				return err
+			if !woken {
+				if there, err = s.there(ctx, tx, in.No, in.Wait); err != nil || !there && !last {
+					return err
+				}
 			}
 			o, err := s.visible(ctx, tx, in.No)
 			if err != nil {
 				return err
 			}
+			there = arrived(in.Wait, o.Status, o.PayableAt != 0)
 			out.Body, err = s.view(ctx, tx, *o)
 			return err
 		})

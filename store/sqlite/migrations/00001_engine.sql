@@ -235,8 +235,9 @@ CREATE INDEX outside_call_started ON outside_call (lease_until) WHERE state = 1;
 CREATE INDEX outside_call_finished ON outside_call (state, updated_at) WHERE state >= 2;
 CREATE INDEX outside_call_group ON outside_call (call_group, id) WHERE state < 2 AND call_group <> '';
 
+-- id grows with time, here and below: nothing needs to know that one was never given before.
 CREATE TABLE machine_transition (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         INTEGER PRIMARY KEY,
     machine    TEXT    NOT NULL,
     entity_id  TEXT    NOT NULL,
     move       TEXT    NOT NULL,
@@ -251,7 +252,7 @@ CREATE TABLE machine_transition (
 CREATE INDEX machine_transition_entity ON machine_transition (machine, entity_id);
 
 CREATE TABLE idempotency_record (
-    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           INTEGER PRIMARY KEY,
     scope        TEXT    NOT NULL,
     key_digest   BLOB    NOT NULL,
     request_key  TEXT    NOT NULL,
