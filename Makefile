@@ -1,7 +1,7 @@
 # Everything a contributor needs; Go on PATH is enough. The first run downloads the modules.
 GO      ?= go
 LINTER  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-TIMEOUT ?= 15m
+TIMEOUT ?= 45m
 # The checker (drill/check) is one goroutine that runs SQL: the race detector has nothing to find there, and makes SQLite, which
 # is compiled into the program, ten times slower. The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE    := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)

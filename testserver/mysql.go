@@ -122,7 +122,7 @@ func (m *MySQL) Ready() error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // what counts is known by then
 	return m.Await(60*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -169,7 +169,7 @@ func (m *MySQL) Exec(statements ...string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // what counts is known by then
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, statement := range statements {

@@ -195,7 +195,7 @@ func (p *Process) Tail() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // what counts is known by then
 	if size, err := f.Seek(0, io.SeekEnd); err == nil {
 		_, err = f.Seek(max(0, size-4096), io.SeekStart)
 		if err != nil {

@@ -72,7 +72,7 @@ func startRedis(program string, options []string) (*Redis, error) {
 // Ready waits until the server answers and is the one that was started here.
 func (r *Redis) Ready() error {
 	client := redis.NewClient(&redis.Options{Addr: r.Addr, MaxRetries: -1, Protocol: 2, DisableIdentity: true})
-	defer client.Close()
+	defer func() { _ = client.Close() }() // what counts is known by then
 	return r.Await(30*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

@@ -197,7 +197,7 @@ func (r *RocketMQ) ask(address string, code int, fields map[string]string) ([]by
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // what counts is known by then
 	if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return nil, err
 	}

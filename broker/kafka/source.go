@@ -265,6 +265,8 @@ func (s *source) received(m *member, fetches kgo.Fetches) {
 		var loss *kgo.ErrDataLoss
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		case kerr.IsRetriable(err): // the client tries again, as after a coordinator that is loading
+			s.broker.cfg.Log.Debug("kafka broker: fetch", "consumer", s.consumer, "error", err)
 		case errors.As(err, &loss):
 			s.broker.report(Loss{Topic: s.broker.ours(topic), Partition: int(number), Consumer: s.consumer, Events: max(loss.ConsumedTo-loss.ResetTo, 0),
 				What: "the cluster has lost records that were read: the log was cut"})

@@ -33,6 +33,9 @@ func parseAddress(text string) (address, error) {
 		}
 		at := strings.LastIndex(rest[:end], "@") + 1
 		hosts = rest[at:end]
+		if at == 0 && cutShort(hosts, rest[end:]) {
+			return address{}, fmt.Errorf("a URL that begins with %q: the user or the password has a '/', '?' or '#' in it; write %%2F, %%3F or %%23", scheme+":")
+		}
 		text = scheme + "://" + rest[:at] + rest[end:]
 	}
 	u, err := url.Parse(text)
@@ -50,13 +53,25 @@ func parseAddress(text string) (address, error) {
 	return a, nil
 }
 
+// cutShort tells whether what looks like a host is the beginning of an account, ended by a character that should have been escaped: it
+// must neither be dialed nor be printed.
+func cutShort(hosts, rest string) bool {
+	path, _, _ := strings.Cut(rest, "?")
+	if strings.Contains(path, "@") {
+		return true
+	}
+	_, port, found := strings.Cut(hosts, ":")
+	_, err := strconv.Atoi(port)
+	return found && err != nil && !strings.ContainsAny(hosts, "[,") && strings.Contains(rest, "@")
+}
+
 // redacted is an address without its secrets, for logs, errors and `convergo config`.
 func redacted(text string) string {
 	if !strings.Contains(text, "://") {
 		return text
 	}
 	a, err := parseAddress(text)
-	if err != nil {
+	if err != nil || a.User == nil && strings.Contains(text, "@") { // what stands before the @ may be a password
 		scheme, _, _ := strings.Cut(text, ":")
 		return scheme + ":xxxxx"
 	}

@@ -21,9 +21,9 @@ import (
 // CONVERGO_…, and a key of the configuration file. A flag beats the environment, the environment beats the file.
 type backends struct {
 	Config    kong.ConfigFlag   `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
-	Database  string            `placeholder:"URL" help:"Database of a service; {service} stands for its name. sqlite:FILE, postgres://USER:PASSWORD@HOST/DATABASE?schema={service}, mysql://USER:PASSWORD@HOST/convergo_{service} (default: one SQLite file per service in the data folder)."`
+	Database  string            `placeholder:"URL" help:"${database_help}"`
 	Databases map[string]string `placeholder:"SERVICE=URL" help:"Databases of single services, before --database."`
-	Broker    string            `placeholder:"URL" help:"embedded:, nats://HOST, kafka://HOST, amqp://HOST, redis://HOST, rocketmq://HOST (default: embedded, a server inside this process)."`
+	Broker    string            `placeholder:"URL" help:"${broker_help}"`
 }
 
 // databaseURL is where the service's data is; dir is the data folder.
@@ -58,7 +58,7 @@ func (b backends) validate() error {
 	for _, service := range serviceNames() {
 		address := b.databaseURL("", service)
 		if scheme, _, ok := strings.Cut(address, ":"); !ok || !slices.Contains(databaseSchemes(), scheme) {
-			return fmt.Errorf("--database %q does not begin with one of %s:", redacted(address), strings.Join(databaseSchemes(), ":, "))
+			return fmt.Errorf("--database %q does not begin with one of %s", redacted(address), strings.Join(databaseSchemes(), ", "))
 		}
 	}
 	if one := b.Database; one != "" && !strings.Contains(one, "{service}") && len(b.Databases) < len(serviceNames())-1 {
@@ -69,7 +69,7 @@ func (b backends) validate() error {
 		return errors.New("--broker webhook: only sends, to others; services need a broker that they can subscribe to")
 	}
 	if scheme, _, ok := strings.Cut(b.brokerURL(), ":"); !ok || !slices.Contains(brokerSchemes(), scheme) {
-		return fmt.Errorf("--broker %q does not begin with one of %s:", redacted(b.Broker), strings.Join(brokerSchemes(), ":, "))
+		return fmt.Errorf("--broker %q does not begin with one of %s", redacted(b.Broker), strings.Join(brokerSchemes(), ", "))
 	}
 	return nil
 }

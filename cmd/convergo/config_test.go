@@ -74,7 +74,8 @@ func TestNoSecretIsPrintedWhereverItStands(t *testing.T) {
 	for _, args := range [][]string{
 		{"--database", "postgres://shop:hunter2@db:notaport/{service}"}, {"--database", "oracle://shop:hunter2@db/{service}"},
 		{"--database", "postgres://shop:hunter2@db/convergo"}, {"--broker", "carrier-pigeon://shop:hunter2@loft"}, {"--broker", "nats://shop:hunter2@[::bad"},
-		{"--peers", "order=http://shop:hunter2@host"},
+		{"--peers", "order=http://shop:hunter2@host"}, {"--database", "postgres://shop:hunter2/1@db/{service}"},
+		{"--database", "mysql://shop:hunter2?1@db/convergo_{service}"}, {"--broker", "nats://shop:hunter2#1@a:1"},
 	} {
 		r := runProgram(t.Context(), append([]string{"config"}, args...)...)
 		if strings.Contains(r.out.String()+r.err.String(), "hunter2") {
@@ -85,7 +86,7 @@ func TestNoSecretIsPrintedWhereverItStands(t *testing.T) {
 
 func TestAConfigurationFileThatIsWrongIsRefusedWithTheReason(t *testing.T) {
 	for text, says := range map[string]string{
-		"adress: 1.2.3.4:80\n":               `"adress"`,
+		"colour: red\n":                      `"colour"`,
 		"lease: [\n":                         "not valid",
 		"lease: soon\n":                      "lease",
 		"database: ${NO_SUCH_VARIABLE_HERE}": "${NO_SUCH_VARIABLE_HERE} is not in the environment",

@@ -35,7 +35,7 @@ type demoCommand struct {
 	JSON      bool              `help:"The report as JSON on standard output."`
 	Instances int               `default:"2" help:"With a database or broker outside: processes of each service."`
 	Relays    int               `default:"2" help:"With a database or broker outside: relays beside those that the services have."`
-	Disturb   map[string]string `mapsep:"none" placeholder:"NAME=COMMAND" help:"With a database or broker outside: commands that make something else go wrong, such as one that kills and restarts the broker; each takes its turn with the kills."`
+	Disturb   map[string]string `mapsep:"none" placeholder:"NAME=COMMAND" help:"${disturb_help}"`
 
 	Timeout time.Duration `default:"10m" help:"Give up, and say BROKEN, when the platform has not converged by then."`
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -39,7 +40,7 @@ func commandsIn(node any) (found [][]string) {
 // understood parses a command line as the program does, and runs nothing.
 func understood(args []string) error {
 	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"services": strings.Join(serviceNames(), ",")}, kong.Configuration(loadConfig), kong.Writers(io.Discard, io.Discard))
+	parser, err := kong.New(&cli, helpTexts(), kong.Configuration(loadConfig), kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func TestTheDeploymentFilesUseSettingsThatExist(t *testing.T) {
 		}
 		for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 			var document map[string]any
-			if err := decoder.Decode(&document); err == io.EOF {
+			if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)

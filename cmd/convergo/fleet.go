@@ -103,9 +103,7 @@ func (f *fleet) Kill() error {
 // disturb goes round: a service is killed, each command is run, a relay is killed, a process is paused beyond its leases.
 func (f *fleet) disturb(ctx context.Context, i int) (string, error) {
 	kinds := []string{"service"}
-	for _, name := range slices.Sorted(maps.Keys(f.disturbs)) {
-		kinds = append(kinds, name)
-	}
+	kinds = append(kinds, slices.Sorted(maps.Keys(f.disturbs))...)
 	if len(f.relays) > 0 {
 		kinds = append(kinds, "relay")
 	}

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	parser, err := kong.New(&cli,
 		kong.Name("convergo"),
 		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
-		kong.Vars{"services": strings.Join(serviceNames(), ",")},
+		helpTexts(),
 		kong.DefaultEnvars("CONVERGO"), kong.Configuration(loadConfig), kong.Writers(s.out, s.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exited = code }),
@@ -75,6 +75,23 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 1
 	}
 	return 0
+}
+
+// helpTexts are what the tags of flags stand in for with ${name}.
+func helpTexts() kong.Vars {
+	return kong.Vars{
+		"services": strings.Join(serviceNames(), ","),
+		"database_help": "Database of a service; {service} stands for its name. sqlite:FILE, postgres://USER:PASSWORD@HOST/DATABASE?schema={service}, " +
+			"mysql://USER:PASSWORD@HOST/convergo_{service} (default: one SQLite file per service in the data folder).",
+		"broker_help": "embedded:, nats://HOST, kafka://HOST, amqp://HOST, redis://HOST, rocketmq://HOST (default: embedded, a server inside this process).",
+		"relay_broker_help": "nats://…, kafka://…, amqp://…, redis://…, rocketmq://…, or webhook:FILE for signed posts to the endpoints that the file " +
+			"names.",
+		"secrets_help": "The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing).",
+		"peers_help": "Where services that run in other processes are reached: requests for them are passed on, and the story of an order is collected " +
+			"from them.",
+		"disturb_help": "With a database or broker outside: commands that make something else go wrong, such as one that kills and restarts the broker; " +
+			"each takes its turn with the kills.",
+	}
 }
 
 type versionCommand struct{}

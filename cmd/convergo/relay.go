@@ -21,7 +21,7 @@ import (
 type relayCommand struct {
 	Config   kong.ConfigFlag `type:"path" placeholder:"FILE" help:"Configuration file: YAML, its keys are the flags."`
 	Database string          `required:"" placeholder:"URL" help:"The application's database: postgres://…, mysql://… or sqlite:FILE."`
-	Broker   string          `required:"" placeholder:"URL" help:"nats://…, kafka://…, amqp://…, redis://…, rocketmq://…, or webhook:FILE for signed posts to the endpoints that the file names."`
+	Broker   string          `required:"" placeholder:"URL" help:"${relay_broker_help}"`
 	Addr     string          `default:"127.0.0.1:8081" placeholder:"HOST:PORT" help:"Address of /healthz, /readyz and /stats (default: ${default})."`
 	Name     string          `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
 
@@ -33,7 +33,7 @@ type relayCommand struct {
 	RetryCap    time.Duration `default:"1h" help:"Longest wait between two attempts."`
 	MaxAttempts int           `default:"16" help:"Attempts after which an event goes to the dead letters."`
 	SkipDead    bool          `help:"Later events of an aggregate go on past a dead one (default: they wait for a person)."`
-	Unclaimed   []string      `placeholder:"topic.Type,topic.*" help:"Events that count as sent when nobody is subscribed to them; others are tried again until somebody is."`
+	Unclaimed   []string      `placeholder:"topic.Type,topic.*" help:"Events that count as sent when nobody is subscribed to them."`
 	KeepSent    time.Duration `default:"336h" help:"How long sent events stay replayable."`
 	KeepBroker  time.Duration `default:"168h" help:"How long the broker keeps an event, where this program sets that up."`
 	ReadyLag    time.Duration `default:"1m" help:"Not ready when an event has waited longer."`

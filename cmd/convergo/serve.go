@@ -21,10 +21,10 @@ import (
 type serveCommand struct {
 	backends `embed:""`
 	Data     string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
-	Secrets  string            `type:"path" placeholder:"FILE" help:"The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing)."`
+	Secrets  string            `type:"path" placeholder:"FILE" help:"${secrets_help}"`
 	Addr     string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
 	Services []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
-	Peers    map[string]string `placeholder:"SERVICE=URL" help:"Where services that run in other processes are reached: requests for them are passed on, and the story of an order is collected from them."`
+	Peers    map[string]string `placeholder:"SERVICE=URL" help:"${peers_help}"`
 	World    string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
 	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`

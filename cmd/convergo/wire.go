@@ -77,7 +77,9 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	if err = p.oweRefill(); err != nil {
 		return nil, err
 	}
-	p.broker, err = connectBroker(ctx, cfg.brokerURL(), brokerOptions{dir: f.file(brokerFolder), maxAge: cfg.KeepBroker, unclaimed: unheard(), probe: p.probe, log: log})
+	p.broker, err = connectBroker(ctx, cfg.brokerURL(), brokerOptions{
+		dir: f.file(brokerFolder), maxAge: cfg.KeepBroker, unclaimed: unheard(), probe: p.probe, log: log,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -161,7 +161,7 @@ func (o *original) copyTable(ctx context.Context, from, to *sql.Tx, table string
 	if err != nil {
 		return err
 	}
-	defer insert.Close()
+	defer func() { _ = insert.Close() }() // the transaction's end closes it too
 	values, into := make([]any, len(columns)), make([]any, len(columns))
 	for i := range values {
 		into[i] = &values[i]

@@ -122,7 +122,7 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 		}
 		return err
 	}
-	delayed, err := list(ctx, s.db, scanID, s.sql.Get("DueSince"), us, us)
+	delayed, err := list(ctx, s.reader(ctx), scanID, s.sql.Get("DueSince"), us, us)
 	slices.Sort(delayed)
 	for ids := range slices.Chunk(delayed, listMost) {
 		if err == nil {
@@ -149,7 +149,7 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 	low, high = math.MaxInt64, 0
 	below := int64(math.MaxInt64)
 	for more := true; more; {
-		rows, err := list(ctx, s.db, scanAged, s.sql.Get("EventsBelow"), below, window)
+		rows, err := list(ctx, s.reader(ctx), scanAged, s.sql.Get("EventsBelow"), below, window)
 		if err != nil {
 			return 0, 0, fmt.Errorf("EventsBelow: %w", err)
 		}

@@ -378,6 +378,16 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 		must(t, err)
 		same(t, "claimed", len(c.Events), 2)
 		must(t, s.Settle(ctx, relay.Settlement{Leases: leases, Sent: c.Events, Now: time.Now()}))
+		must(t, s.Update(ctx, func(ctx context.Context, _ convergo.Tx) error { // as an operator's request does
+			n, err := s.Replay(ctx, time.Now().Add(-time.Hour), time.Now())
+			same(t, "sent again", n, 2)
+			if err != nil {
+				return err
+			}
+			return s.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+				return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM outbox_pending").Scan(&n)
+			})
+		}))
 		_, err = s.PurgeSent(ctx, time.Now().Add(time.Hour), 10)
 		must(t, err)
 	})

@@ -219,6 +219,15 @@ func (s *Store) join(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 	return s.Nested(ctx, outer, func(ctx context.Context, tx convergo.Tx) error { return fn(ctx, tx.(*Tx)) })
 }
 
+// reader is where a read runs that needs no transaction: inside one of this store's in that one, for with a pool of one connection
+// there is no other.
+func (s *Store) reader(ctx context.Context) queryer {
+	if outer, ok := ctx.Value(openUpdate{s}).(*Tx); ok && !outer.done.Load() {
+		return outer
+	}
+	return s.db
+}
+
 // Nested runs fn inside a savepoint of tx. When fn returns an error, panics or ends its goroutine, only what it wrote,
 // and the functions that it gave to AfterCommit, are undone; tx stays usable. The error is returned as it is. Locks that were
 // taken inside stay until the transaction ends. When the database aborts the transaction, all of it is over: see Update.
@@ -273,8 +282,12 @@ func (s *Store) undo(ctx context.Context, outer *Tx, savepoint string) {
 }
 
 // View runs fn in a read-only transaction with one snapshot: the commits up to its first statement. It waits for nobody. fn should
-// be short: while it runs the server keeps every old version of every row.
+// be short: while it runs the server keeps every old version of every row. Inside a transaction of this store fn runs in that one, and
+// sees what it has written: with a pool of one connection there is no other.
 func (s *Store) View(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) (err error) {
+	if outer, ok := ctx.Value(openUpdate{s}).(*Tx); ok && !outer.done.Load() {
+		return fn(ctx, outer)
+	}
 	f := &fate{}
 	inner, err := s.db.BeginTx(context.WithValue(ctx, fateKey{}, f), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
