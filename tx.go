@@ -5,9 +5,9 @@ import (
 	"database/sql"
 )
 
-// Tx is what the engine's SQL stores and a handler need of a transaction. *sql.Tx and *sqlx.Tx are, and so
-// are the *sql.Tx inside a bun.Tx, the ConnPool of a gorm transaction, and the *sql.Tx that an ent client was given. Placeholders are '?' in the SQL that handlers pass
-// to a Tx they were handed; a store whose database wants another form rewrites them.
+// Tx is what the engine's SQL stores and a handler need of a transaction. *sql.Tx and *sqlx.Tx are, and so are the *sql.Tx inside
+// a bun.Tx, the ConnPool of a gorm transaction, and the *sql.Tx that an ent client was given. Placeholders are '?' in the SQL that
+// handlers pass to a Tx they were handed; a store whose database wants another form rewrites them.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
