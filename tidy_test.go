@@ -97,6 +97,19 @@ func TestTestsNeitherSleepNorSkip(t *testing.T) {
 	}
 }
 
+// A test that reads a plain buffer while a component still logs into it is a race that shows once in a thousand runs.
+func TestLogsOfTestsAreReadUnderALock(t *testing.T) {
+	handler := regexp.MustCompile(`slog\.New(?:Text|JSON)Handler\(&(\w+)`)
+	for _, file := range sources(t, "_test.go") {
+		text := string(read(t, file))
+		for _, match := range handler.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile(`\b` + match[1] + `\s+testlog\.Lines\b`).MatchString(text) {
+				t.Errorf("%s: a logger writes to %s: make it a testlog.Lines", file, match[1])
+			}
+		}
+	}
+}
+
 func TestMoneyIsNeverAFloat(t *testing.T) {
 	for _, f := range parsedFiles(t) {
 		if !strings.HasPrefix(f.name, "trade/") {

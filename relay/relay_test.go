@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/memory"
+	"github.com/convergo/convergo/testlog"
 )
 
 func TestAnIdleRelayCostsTwoStoreCallsASecondAtMost(t *testing.T) {
@@ -433,7 +433,7 @@ func TestDuplicatesAreAtMostCrashesTimesBatch(t *testing.T) {
 
 func TestADeadEventIsLoggedLoudlyAndWithoutItsPayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log testlog.Lines
 		store := memory.New()
 		add(t, store, event("O-1", 1))
 		b := &broker{answer: func(context.Context, convergo.Event) error { return convergo.Permanent(errors.New("no such topic")) }}

@@ -1,7 +1,6 @@
 package retain_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/convergo/convergo/retain"
+	"github.com/convergo/convergo/testlog"
 )
 
 // table is rows with an age; it notes how it was purged.
@@ -78,27 +78,9 @@ func TestAForgottenKeepDeletesNothing(t *testing.T) {
 	}
 }
 
-// lines is a log that is read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestAJobThatFailsIsLoggedTriedAgainAndStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lines
+		var log testlog.Lines
 		bad, good := aged(10, 2*time.Hour), aged(10, 2*time.Hour)
 		bad.fail = errors.New("disk full")
 		panics := func(context.Context, time.Time, int) (int, error) { panic("nil map") }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testlog"
 )
 
 func event(topic, eventType, id string, version int64) convergo.Event {
@@ -220,7 +221,7 @@ func TestAFolderThatCannotBeUsedIsAClearError(t *testing.T) {
 }
 
 func TestTheServersLinesGoToTheLoggerOnly(t *testing.T) {
-	var lines strings.Builder
+	var lines testlog.Lines
 	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	open(t, Config{Log: log}).Close()
 	if text := lines.String(); !strings.Contains(text, "level=DEBUG") || strings.Contains(text, "level=INFO") {

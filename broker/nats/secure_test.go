@@ -23,6 +23,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/nats"
+	"github.com/convergo/convergo/testlog"
 )
 
 // inProcess starts a server with these options inside the test, on a port of its own choice.
@@ -98,7 +99,7 @@ func TestAPasswordATokenAKeyAndCredentialsOpenTheDoorAndShowNowhere(t *testing.T
 			Publish:   &server.SubjectPermission{Allow: []string{"ev.>", "$JS.API.>", "$KV.CONVERGO-consumers.>", "convergo.>"}},
 			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "convergo.>"}},
 		}}}})
-		var complaints strings.Builder
+		var complaints testlog.Lines
 		works(t, nats.Config{
 			URL: s.ClientURL(), User: "convergo", Password: "right", Log: slog.New(slog.NewTextHandler(&complaints, nil)), // warnings and more
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/store/postgres"
+	"github.com/convergo/convergo/testlog"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -153,7 +154,7 @@ func startRelays(ctx context.Context, t *testing.T, database, broker string) []*
 		if err != nil {
 			t.Fatal(err)
 		}
-		output := &output{}
+		output := &testlog.Lines{}
 		r := &drill.Child{Program: programFile(t), URL: "http://" + address, Output: output, Args: []string{
 			"relay", "--name", fmt.Sprint("relay-", i), "--addr", address, "--lease", orderLease.String(), "--workers", "1", "--batch", fmt.Sprint(orderBatch),
 			"--retry-base", "50ms", "--retry-cap", "500ms", "--log", "error", "--ready-lag", "1h",

@@ -18,6 +18,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/nats"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testlog"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -86,7 +87,7 @@ func ends(t *testing.T, cmd *exec.Cmd, code int) (said string) {
 func startRelay(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), programFile(t), append([]string{"relay", "--addr", "127.0.0.1:0", "--lease", "2s"}, args...)...)
-	said := &output{}
+	said := &testlog.Lines{}
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -280,7 +281,7 @@ func serveOtherLanguages(t *testing.T, db shopDatabase, name string) {
 	// The relay is killed while the first program writes; the second one writes while there is none.
 	first := startRelay(t, relay...)
 	writer := python(t, db, "py", orders)
-	said := &output{}
+	said := &testlog.Lines{}
 	writer.Stdout, writer.Stderr = said, said
 	if err := writer.Start(); err != nil {
 		t.Fatal(err)

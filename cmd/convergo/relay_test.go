@@ -16,6 +16,7 @@ import (
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/testlog"
 )
 
 func outboxIn(t *testing.T, path string) (*sqlite.Store, func(ids ...string)) {
@@ -75,7 +76,7 @@ func TestARelayAlonePostsSignedEventsToTheEndpointsOfAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &drill.Child{Program: programFile(t), URL: "http://" + address, Output: &output{},
+	r := &drill.Child{Program: programFile(t), URL: "http://" + address, Output: &testlog.Lines{},
 		Args: []string{"relay", "--database", "sqlite:" + path, "--broker", "webhook:" + file, "--addr", address, "--ready-lag", "1s"}}
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/convergo/convergo/testlog"
 )
 
 func TestMain(m *testing.M) {
@@ -67,27 +69,9 @@ func eventually(t *testing.T, within time.Duration, what string, holds func() bo
 	}
 }
 
-// output collects what a program writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // ranProgram is a run of the whole program inside this process.
 type ranProgram struct {
-	out, err output
+	out, err testlog.Lines
 	code     int
 }
 

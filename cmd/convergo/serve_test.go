@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/convergo/convergo/testlog"
 )
 
 // asRunning is a child process as what the requests of tests need of it.
@@ -296,7 +298,7 @@ func TestARefillIsOwedUntilTheServiceStarts(t *testing.T) {
 func TestTheOperatorKeyIsShownToPeopleOnly(t *testing.T) {
 	f := &folder{path: "data", Secrets: secrets{OperatorKey: "op_secret"}}
 	for shown, want := range map[bool]string{true: "operator key   op_secret (in data/secrets.json)\n", false: "operator key   in data/secrets.json\n"} {
-		var out output
+		var out testlog.Lines
 		serveCommand{Services: []string{"order"}, Addr: "127.0.0.1:1"}.greet(streams{out: &out, shown: shown}, f)
 		if !strings.HasSuffix(out.String(), want) {
 			t.Errorf("shown %t: %s", shown, out.String())

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/store/postgres"
 	"github.com/convergo/convergo/store/storetest"
+	"github.com/convergo/convergo/testlog"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -147,7 +147,7 @@ func TestPasswordsNeverShowInAnError(t *testing.T) {
 		"bad TLS":          with(server.TCP("postgres", "verify-full&sslrootcert=/no/such/file")),
 		"not trusted":      with(server.TCP("postgres", "verify-full")),
 	} {
-		var log bytes.Buffer
+		var log testlog.Lines
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		_, err := postgres.Open(ctx, dsn, postgres.Options{Schema: "x", Log: slog.New(slog.NewTextHandler(&log, nil))})
 		cancel()

@@ -15,6 +15,8 @@ import (
 
 	oracle "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"pgregory.net/rapid"
+
+	"github.com/convergo/convergo/testlog"
 )
 
 var at = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -202,7 +204,7 @@ func TestASecretIsParsedStrictlyAndNeverShown(t *testing.T) {
 			t.Errorf("the error shows the secret: %v", err)
 		}
 	}
-	var log bytes.Buffer
+	var log testlog.Lines
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", good, "in a struct", struct{ S Secret }{good})
 	asJSON, _ := json.Marshal(map[string]any{"s": good})
 	shown := fmt.Sprintf("%v %s %+v %#v %v", good, good, good, struct{ S Secret }{good}, &good) + log.String() + string(asJSON)
