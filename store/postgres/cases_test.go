@@ -53,6 +53,22 @@ func TestCaseB01ALateCommitIsFoundAndNobodyWaitsForIt(t *testing.T) {
 	}
 }
 
+// A person empties the tables of a test system and has their numbers begin anew, while its relays run.
+func TestASequenceThatIsSetBackHidesNoEvent(t *testing.T) {
+	opts := postgres.Options{Notify: -1, Schema: shared(t).Name("schema")}
+	s, db := open(t, opts), foreign(t, shared(t))
+	leases := lease(t, s, "a")
+	for n := range 3 {
+		insert(t, s, many(fmt.Sprint(n), 50, 5)...)
+		settle(t, s, leases, claim(t, s, leases, 50))
+	}
+	same(t, "events left", len(claim(t, s, leases, 50)), 0)
+	_, err := db.Exec(`TRUNCATE "` + opts.Schema + `".outbox_event, "` + opts.Schema + `".outbox_pending RESTART IDENTITY`)
+	must(t, err)
+	insert(t, s, event("new", 1))
+	same(t, "events found", len(claim(t, s, leases, 50)), 1)
+}
+
 // Writers wait between insert and commit, some in savepoints, some roll back; a report holds a snapshot; relays take the lanes
 // from each other. What was committed is sent once, each aggregate's in order.
 func TestWhateverTheOrderOfCommitsEveryEventIsSentOnceAndInOrder(t *testing.T) {

@@ -29,7 +29,7 @@ import (
 //
 // A transaction that stays open for long is in C's list and in D's, so it is no v and costs nothing; when it commits it is
 // one, and the next claim goes back to where it began. Nothing is known at first, after a lane changed hands, and when
-// another server may have answered: then claims start at the beginning.
+// another server may have answered, or the sequence was set back: then claims start at the beginning.
 //
 // Delayed events have a floor too, a time: a claim has found none that was due at it or before. One that is written with a time
 // that has passed, or passes before its commit, is below. Writers of this process say so; for others the floors are laid down
@@ -39,6 +39,7 @@ type floors struct {
 	life    int64     // grows with each reset: what began before it is not noted
 	started time.Time // of the server process
 	seq     int64     // where the sequence stood at the last claim
+	seqAt   int64     // xmax of that claim's snapshot
 	lanes   [convergo.Lanes]laneFloor
 	marks   []mark // both numbers grow
 
@@ -116,7 +117,7 @@ func (f *floors) forget() {
 
 func (f *floors) reset() {
 	f.lanes = [convergo.Lanes]laneFloor{}
-	f.marks, f.seq = nil, 0
+	f.marks, f.seq, f.seqAt = nil, 0, 0
 	f.due = [convergo.Lanes]int64{}
 	f.life++
 }
@@ -158,11 +159,14 @@ func (f *floors) wrote(lane convergo.Lane, deliver int64) {
 func (f *floors) look(leases []relay.Lease, now *snapshot, seq int64, started time.Time) (lanes []int16, starts []int64, life int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !started.Equal(f.started) {
+	// A sequence that stands lower than before was set back by a person: TRUNCATE … RESTART IDENTITY, a restored copy.
+	if !started.Equal(f.started) || seq < f.seq && now.xmax > f.seqAt {
 		f.reset()
 		f.started = started
 	}
-	f.seq = max(f.seq, seq)
+	if seq >= f.seq {
+		f.seq, f.seqAt = seq, now.xmax
+	}
 	from := map[*snapshot]int64{} // -1: nothing new
 	for _, l := range leases {
 		known := &f.lanes[l.Lane]
