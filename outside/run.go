@@ -113,11 +113,19 @@ func (c *Calls[TX]) claim(ctx context.Context, free int) (taken int, wait time.D
 		})
 	}
 	wait = c.cfg.Poll
+	soonest := time.Millisecond
+	if len(calls) == 0 {
+		soonest = sameMoment
+	}
 	if !next.IsZero() {
-		wait = min(wait, max(next.Sub(now), time.Millisecond))
+		wait = min(wait, max(next.Sub(now), soonest))
 	}
 	return len(calls), wait, nil
 }
+
+// sameMoment keeps a loop from asking without a pause for a call that the store says is due and does not hand out: another
+// instance is about to finish it.
+const sameMoment = 10 * time.Millisecond
 
 func (c *Calls[TX]) sleep(ctx context.Context, d time.Duration, wakeable bool) {
 	timer := time.NewTimer(d)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -42,7 +43,8 @@ func (p *platform) peers() map[string]string {
 // passOn adds to the mux the paths of services that run in other processes. Requests for them go there as they came: the process
 // that serves them checks who asks, and limits the body. What that process does not answer is a 502 that may be tried again.
 func (p *platform) passOn(mux *http.ServeMux) {
-	transport := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	transport := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}
 	for name, base := range p.cfg.Peers {
 		if slices.Contains(p.cfg.Services, name) {
 			continue

@@ -209,6 +209,10 @@ func (o *original) copyLastID(ctx context.Context, from, to *sql.Tx, table strin
 	if o.Postgres {
 		query = "SELECT last_value FROM pg_sequences WHERE schemaname = $1 AND sequencename = $2 || '_id_seq'"
 	}
+	if !o.Postgres {
+		// MySQL keeps the counter in a cache for a day; MariaDB has no such cache and no such variable.
+		_, _ = from.ExecContext(ctx, "SET SESSION information_schema_stats_expiry = 0")
+	}
 	var last sql.NullInt64
 	err := from.QueryRowContext(ctx, query, o.Schema, table).Scan(&last)
 	if errors.Is(err, sql.ErrNoRows) || (err == nil && last.Int64 == 0) {

@@ -3,7 +3,9 @@ package order
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -73,7 +75,8 @@ func (s *Service) putProduct(ctx context.Context, in *putProduct) (*productAnswe
 	out := &productAnswer{}
 	err = s.deps.DB.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
 		now := convergo.Micros(s.deps.Now())
-		for offer, price := range prices {
+		for _, offer := range slices.Sorted(maps.Keys(prices)) { // in one order: two that change one product must not deadlock
+			price := prices[offer]
 			n, err := s.exec(ctx, tx, "InsertPrice", in.SKU, offer, in.Body.Currency, price, now)
 			if err == nil && n == 0 {
 				_, err = s.exec(ctx, tx, "UpdatePrice", in.Body.Currency, price, now, in.SKU, offer)
