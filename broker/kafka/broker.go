@@ -61,10 +61,10 @@ type Config struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error) // of tests
 }
 
-// NoPrefix, as Config.Prefix, leaves topics and groups their own names.
+// NoPrefix as Config.Prefix leaves topics and groups their own names.
 const NoPrefix = "-"
 
-// Forever, as Config.MaxAge, keeps events without limit.
+// Forever as Config.MaxAge keeps events without limit.
 const Forever = time.Duration(math.MaxInt64)
 
 // Loss is something stored that is gone before a consumer read it: a replay from the outbox brings it back.

@@ -58,7 +58,7 @@ type Config struct {
 	Probe convergo.Probe
 }
 
-// Forever, as Config.MaxAge, keeps events without limit.
+// Forever as Config.MaxAge keeps events without limit.
 const Forever = time.Duration(math.MaxInt64)
 
 // Loss is something stored that is gone before a consumer was done with it: a replay from the outbox brings it back.

@@ -93,7 +93,7 @@ func (p *publication) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.broker.cfg.Timeout)
 	defer cancel()
 	conn := p.broker.client.Conn() // WAIT is about what was written on its own connection
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // it goes back to the pool
 	pipe := conn.TxPipeline()
 	records := map[string]*redis.BoolCmd{}
 	for _, i := range p.chunk {

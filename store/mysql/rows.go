@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -93,8 +94,10 @@ func scanEvent(rows *sql.Rows, before ...any) (convergo.Event, error) {
 		created, deliver int64
 		headers          string
 	)
-	dest := append(before, &created, &deliver, &e.Version, &e.MaxAttempts, &e.Topic, &e.Type, &e.Aggregate.Type, &e.Aggregate.ID,
-		&e.MessageID, &e.Key, &headers, &e.Payload)
+	dest := slices.Concat(before, []any{
+		&created, &deliver, &e.Version, &e.MaxAttempts, &e.Topic, &e.Type, &e.Aggregate.Type, &e.Aggregate.ID,
+		&e.MessageID, &e.Key, &headers, &e.Payload,
+	})
 	if err := rows.Scan(dest...); err != nil {
 		return convergo.Event{}, err
 	}

@@ -21,8 +21,10 @@ type Migrator interface {
 // the first used, and says that the second may run with it.
 const (
 	firstVersion  = "-- +goose Up\nCREATE TABLE parcel (id BIGINT NOT NULL PRIMARY KEY, weight BIGINT NOT NULL DEFAULT 0);\n"
-	secondVersion = "-- +goose Up\nALTER TABLE parcel ADD COLUMN grams BIGINT NOT NULL DEFAULT 0;\nINSERT INTO migration_compatible (set_name, version, least) VALUES ('parcel', 2, 1);\n"
-	thirdVersion  = "-- +goose Up\nALTER TABLE parcel DROP COLUMN weight;\nINSERT INTO migration_compatible (set_name, version, least) VALUES ('parcel', 3, 2);\n"
+	secondVersion = "-- +goose Up\nALTER TABLE parcel ADD COLUMN grams BIGINT NOT NULL DEFAULT 0;\n" +
+		"INSERT INTO migration_compatible (set_name, version, least) VALUES ('parcel', 2, 1);\n"
+	thirdVersion = "-- +goose Up\nALTER TABLE parcel DROP COLUMN weight;\n" +
+		"INSERT INTO migration_compatible (set_name, version, least) VALUES ('parcel', 3, 2);\n"
 )
 
 func versionsUpTo(n int) fs.FS {
