@@ -92,7 +92,7 @@ func (p *publication) send(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.broker.cfg.Timeout)
 	defer cancel()
-	conn := p.broker.client.Conn() // WAIT is about what was written on its own connection
+	conn := p.broker.client.Conn()      // WAIT is about what was written on its own connection
 	defer func() { _ = conn.Close() }() // it goes back to the pool
 	pipe := conn.TxPipeline()
 	records := map[string]*redis.BoolCmd{}
