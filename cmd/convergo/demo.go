@@ -49,6 +49,9 @@ func (c demoCommand) Run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := c.refuseUsed(ctx); err != nil {
+		return err
+	}
 	dir, done, err := c.folder()
 	if err != nil {
 		return err
@@ -122,6 +125,25 @@ func (c demoCommand) validate() error {
 // manyProcesses tells whether the platform is to run on databases or a broker that are set up: it is many processes then.
 func (c demoCommand) manyProcesses() bool {
 	return c.Database != "" || len(c.Databases) > 0 || c.Broker != ""
+}
+
+// refuseUsed refuses databases in which something has happened: the drill writes false orders, and judges all that is there.
+func (c demoCommand) refuseUsed(ctx context.Context) error {
+	if !c.manyProcesses() || (c.Database == "" && len(c.Databases) == 0) {
+		return nil // files in a folder of its own
+	}
+	for _, service := range serviceNames() {
+		address := c.databaseURL("", service)
+		used, err := isUsed(ctx, address)
+		if err != nil {
+			return fmt.Errorf("database of %s: %w", service, err)
+		}
+		if used {
+			return fmt.Errorf("%s is not empty: the drill writes false orders and judges everything that is there; name new databases, for example "+
+				"another schema prefix: ?schema=drill_{service}", redacted(address))
+		}
+	}
+	return nil
 }
 
 // day is the day to play, and with a file the account of its rows.

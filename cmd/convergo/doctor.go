@@ -54,6 +54,7 @@ func (c doctorCommand) Run(ctx context.Context, s streams) error {
 		e.note(levelError, "settings", "%v", err)
 	} else {
 		e.note(levelOK, "settings", "they fit together")
+		e.alone()
 		e.examine(ctx)
 	}
 	if err := e.write(s); err != nil {
@@ -93,6 +94,20 @@ func (e *examination) examine(ctx context.Context) {
 	e.secrets()
 	for _, name := range slices.Sorted(maps.Keys(e.Peers)) {
 		e.peer(ctx, name)
+	}
+}
+
+// alone: a process that runs some of the services only must be able to reach the others, and the one outside world.
+func (e *examination) alone() {
+	if len(e.Services) == len(serviceNames()) {
+		return
+	}
+	if e.embedded() {
+		e.note(levelWarning, "settings", "--services leaves some out, and the embedded broker reaches no other process: name --broker")
+	}
+	if e.World == "" {
+		e.note(levelWarning, "settings", "--services leaves some out and there is no --world: this process would simulate an outside world of its own; "+
+			"let one process do so and give the others --world http://HOST:PORT of that one")
 	}
 }
 

@@ -89,10 +89,12 @@ func TestADayOnManyProcessesConvergesOnPostgreSQLAndNATS(t *testing.T) {
 
 func TestADayOnManyProcessesConvergesOnPostgreSQLAndKafka(t *testing.T) {
 	database, broker := testserver.Own(t, testserver.OpenDefaultPostgres), testserver.Own(t, testserver.OpenKafka)
+	where := []string{"--database", database.TCP("postgres", "disable") + "&schema={service}", "--broker", "kafka://" + broker.Addr + "?replicas=1"}
 	converges(t, map[string]func() error{
 		"broker":   func() error { return again(broker.Kill, broker.Restart) },
 		"database": func() error { return again(database.Kill, func() error { return startPostgres(database) }) },
-	}, "--database", database.TCP("postgres", "disable")+"&schema={service}", "--broker", "kafka://"+broker.Addr+"?replicas=1")
+	}, where...)
+	refused(t, 1, []string{"is not empty", "false orders"}, append([]string{"demo"}, where...)...)
 }
 
 // startPostgres starts a server that was killed: it does not start before the last of its old processes has noticed.

@@ -35,7 +35,7 @@ func (p *platform) peers() map[string]string {
 		peers = map[string]string{}
 	}
 	for _, name := range p.cfg.Services {
-		peers[name] = p.cfg.url()
+		peers[name] = p.cfg.local()
 	}
 	return peers
 }

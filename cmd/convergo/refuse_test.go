@@ -420,3 +420,22 @@ func TestTheVerdictIsBrokenWhenAnythingIs(t *testing.T) {
 func soundReport() *drill.Report {
 	return &drill.Report{Equations: []check.Equation{{Name: "all is well", Checked: 3}, {Name: "nothing to check"}}}
 }
+
+func TestProcessesThatSpeakToEachOtherNeedOneSetOfSecrets(t *testing.T) {
+	t.Parallel()
+	refused(t, 1, []string{"--secrets"}, "serve", "--data", t.TempDir(), "--services", "order", "--peers", "risk=http://127.0.0.1:1")
+	refused(t, 1, []string{"--public-url"}, "serve", "--data", t.TempDir(), "--public-url", "shop.example")
+}
+
+func TestAnAddressThatStandsForAllIsNotGivenToCustomers(t *testing.T) {
+	for addr, want := range map[string]string{
+		":8080": "http://127.0.0.1:8080", "0.0.0.0:80": "http://127.0.0.1:80", "[::]:81": "http://127.0.0.1:81", "10.1.2.3:80": "http://10.1.2.3:80", "shop:80": "http://shop:80",
+	} {
+		if got := (serveCommand{Addr: addr}).url(); got != want {
+			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+	if got := (serveCommand{Addr: ":80", PublicURL: "https://shop.example/"}).url(); got != "https://shop.example" {
+		t.Error(got)
+	}
+}

@@ -45,6 +45,9 @@ func (c relayCommand) validate() error {
 	if c.Workers < 1 || c.Batch < 1 || c.MaxAttempts < 1 {
 		return errors.New("--workers, --batch and --max-attempts are at least 1")
 	}
+	if c.Database == "" || c.Broker == "" {
+		return errors.New("--database or --broker is empty: an address such as postgres://USER:PASSWORD@HOST/DATABASE and nats://HOST")
+	}
 	if strings.HasPrefix(c.Broker, "embedded:") {
 		return errors.New("--broker embedded: is inside the process of `convergo serve`; a relay needs a broker that others can reach")
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,13 +20,14 @@ import (
 
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
-	backends `embed:""`
-	Data     string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
-	Secrets  string            `type:"path" placeholder:"FILE" help:"${secrets_help}"`
-	Addr     string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
-	Services []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
-	Peers    map[string]string `placeholder:"SERVICE=URL" help:"${peers_help}"`
-	World    string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
+	backends  `embed:""`
+	Data      string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
+	Secrets   string            `type:"path" placeholder:"FILE" help:"${secrets_help}"`
+	Addr      string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
+	Services  []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
+	Peers     map[string]string `placeholder:"SERVICE=URL" help:"${peers_help}"`
+	PublicURL string            `placeholder:"URL" help:"Where customers and the payment channel reach this process (default: the address)."`
+	World     string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
 	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`
 	UnknownGrace  time.Duration `default:"30s" help:"How long money for an unknown order waits before it is sent back."`
@@ -97,8 +99,12 @@ func (c serveCommand) greet(s streams, f *folder) {
 		key = f.Secrets.OperatorKey + " (" + key + ")"
 	}
 	// Where the output goes is the caller's business; a closed pipe must not end the platform.
-	_, _ = fmt.Fprintf(s.out, "convergo %s serves %s on %s\n  data           %s\n  documentation  %s/docs\n  operator key   %s\n",
-		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), key)
+	world := c.World
+	if world == "" {
+		world = "simulated in this process (" + f.file(worldFile) + ")"
+	}
+	_, _ = fmt.Fprintf(s.out, "convergo %s serves %s on %s\n  data           %s\n  documentation  %s/docs\n  outside world  %s\n  operator key   %s\n",
+		version(), strings.Join(c.Services, ", "), c.url(), c.Data, c.url(), world, key)
 }
 
 // filesInFolder are the databases of this process that are files of the data folder, which nobody else may open.
@@ -132,6 +138,13 @@ func (c serveCommand) validate() error {
 	}
 	if err := c.validatePeers(); err != nil {
 		return err
+	}
+	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil) {
+		return fmt.Errorf("--public-url %q is not a base URL such as https://shop.example", redacted(c.PublicURL))
+	}
+	if len(c.Peers) > 0 && c.Secrets == "" {
+		return errors.New("--peers needs --secrets FILE, the same for all processes: this one would make secrets of its own, and the others would not " +
+			"know it; `convergo serve` makes such a file, secrets.json, in its data folder")
 	}
 	if !(c.FaultRate >= 0 && c.FaultRate <= 0.9) { // NaN is no rate either
 		return fmt.Errorf("--fault-rate %v is not between 0 and 0.9", c.FaultRate)
@@ -184,7 +197,23 @@ func logger(least string, asJSON bool, to io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, options))
 }
 
-func (c serveCommand) url() string { return "http://" + c.Addr }
+// url is where customers reach this process.
+func (c serveCommand) url() string {
+	if c.PublicURL != "" {
+		return strings.TrimSuffix(c.PublicURL, "/")
+	}
+	return c.local()
+}
+
+// local is where this process reaches itself: the address that it listens on, or one that can be opened when that stands for all
+// addresses of the machine.
+func (c serveCommand) local() string {
+	host, port, err := net.SplitHostPort(c.Addr)
+	if ip := net.ParseIP(host); err == nil && (host == "" || (ip != nil && ip.IsUnspecified())) {
+		return "http://" + net.JoinHostPort("127.0.0.1", port)
+	}
+	return "http://" + c.Addr
+}
 
 func backoff(base, most time.Duration) convergo.Backoff {
 	return convergo.Backoff{Base: base, Cap: most}

@@ -85,7 +85,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	}
 	p.broker.warn(ctx, log)
 	if cfg.World == "" {
-		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.url(), simulate.Faults{}, cfg.Transit, log)
+		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.local(), simulate.Faults{}, cfg.Transit, log)
 		if err != nil {
 			return nil, err
 		}

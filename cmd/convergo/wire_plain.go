@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -107,6 +108,33 @@ func mysqlConfig(a address) (cfg *driver.Config, pool int, err error) {
 	return cfg, pool, q.end()
 }
 
+// isUsed tells whether an event was ever written to the database at the address.
+func isUsed(ctx context.Context, text string) (used bool, err error) {
+	source, file, err := openSource(text)
+	if err != nil {
+		return false, err
+	}
+	if file != "" {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 0, nil
+	}
+	defer func() { err = errors.Join(err, source.DB.Close()) }()
+	facts, err := factsOf(ctx, source)
+	if err != nil || !facts.migrated {
+		return false, err
+	}
+	err = source.DB.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+outboxOf(source)+")").Scan(&used)
+	return used, err
+}
+
+// outboxOf is the outbox's table by its full name; "order" is a word of SQL.
+func outboxOf(source check.Source) string {
+	if source.Postgres {
+		return `"` + strings.ReplaceAll(source.Schema, `"`, `""`) + `".outbox_event`
+	}
+	return "`" + strings.ReplaceAll(source.Schema, "`", "``") + "`.outbox_event"
+}
+
 // openChecker opens the databases of all services for the checker; those that are files are in dir.
 func openChecker(ctx context.Context, b backends, dir, world string) (_ *check.Checker, err error) {
 	sources := map[string]check.Source{}
@@ -135,7 +163,7 @@ func poison(ctx context.Context, text string, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	table := source.Schema + ".outbox_event"
+	table := outboxOf(source)
 	if file != "" {
 		uri := url.URL{Scheme: "file", Opaque: url.PathEscape(file), RawQuery: "mode=rw&_txlock=immediate&_pragma=busy_timeout(10000)"}
 		if source.DB, err = sql.Open("sqlite", uri.String()); err != nil {

@@ -66,9 +66,9 @@ func outsideClient() *http.Client {
 // newService makes the unit's service.
 func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error) {
 	outside := outsideClient()
-	world := p.cfg.World
+	world, cashier := p.cfg.World, p.cfg.World
 	if world == "" {
-		world = p.cfg.url()
+		world, cashier = p.cfg.local(), p.cfg.url()
 	}
 	switch name {
 	case order.Name:
@@ -89,7 +89,7 @@ func (p *platform) newService(u *unit, name string, deps trade.Deps) (err error)
 		u.service, err = payment.New(deps, payment.Config{
 			UnknownGrace: p.cfg.UnknownGrace, RefundBackoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap),
 			Channels: map[string]payment.Channel{channelName: {
-				Merchant: merchant, Secrets: secret, CashierURL: world,
+				Merchant: merchant, Secrets: secret, CashierURL: cashier,
 				API: &channel.Client{BaseURL: world, Secret: secret[0], HTTP: outside, Timeout: 5 * time.Second},
 			}},
 		})

@@ -95,7 +95,10 @@ func open(ctx context.Context) (*Checker, error) {
 }
 
 func (c *Checker) attach(ctx context.Context, schema, path string) error {
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); err != nil && schema == worldSchema {
+		return fmt.Errorf("the simulated outside world's file is not there: %w; it is world.db in the data folder of the process that has no --world: "+
+			"name it with --world FILE", err)
+	} else if err != nil {
 		return fmt.Errorf("%s: %w; a whole platform has one file per service and the world's: %s.db, %s.db",
 			path, err, strings.Join(Services(), ".db, "), worldSchema)
 	}

@@ -65,7 +65,7 @@ func (s *Service) story(ctx context.Context, in *struct {
 	all.Wait()
 	for i, name := range names {
 		if errs[i] != nil {
-			s.deps.Log.Warn("a service does not tell its part of a story", "service", name, "order_no", in.No, "error", errs[i])
+			s.deps.Log.Warn("a service does not tell its part of a story", "peer", name, "order_no", in.No, "error", errs[i])
 			out.Body.Unanswered = append(out.Body.Unanswered, Unanswered{name, "does not answer; ask it again later"})
 			continue
 		}
