@@ -36,6 +36,9 @@ func parseAddress(text string) (address, error) {
 		if at == 0 && cutShort(hosts, rest[end:]) {
 			return address{}, fmt.Errorf("a URL that begins with %q: the user or the password has a '/', '?' or '#' in it; write %%2F, %%3F or %%23", scheme+":")
 		}
+		if path, _, _ := strings.Cut(rest[end:], "?"); at > 0 && strings.Contains(path, "@") {
+			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", scheme+":")
+		}
 		text = scheme + "://" + rest[:at] + rest[end:]
 	}
 	u, err := url.Parse(text)
@@ -77,15 +80,25 @@ func redacted(text string) string {
 	}
 	query := a.Query()
 	for name := range query {
-		lower := strings.ToLower(name)
-		if slices.ContainsFunc([]string{"password", "secret", "token"}, func(s string) bool { return strings.Contains(lower, s) }) {
+		if !slices.Contains(shownParameters(), name) { // another one may be a password, or a mistyped name of one
 			query.Set(name, "xxxxx")
 			a.RawQuery = query.Encode()
 		}
 	}
+	if _, password := a.User.Password(); a.User != nil && !password && a.Scheme == "nats" { // a token stands there
+		a.User = url.User("xxxxx")
+	}
 	a.Host = strings.Join(a.hosts, ",")
 	// {service} is for people to read.
 	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
+}
+
+// shownParameters are those of which the value tells nothing that is secret.
+func shownParameters() []string {
+	return []string{
+		"schema", "pool", "sslmode", "sslrootcert", "host", "port", "socket", "tls", "ca", "cert", "server_name", "stream", "prefix", "partitions",
+		"replicas", "lease", "monitor", "db", "primary", "classic", "cluster", "sasl", "max_message",
+	}
 }
 
 // account is the user and the password.
@@ -129,7 +142,7 @@ func (q *query) number(name string) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		q.errs = append(q.errs, fmt.Errorf("?%s=%s is not a number", name, text))
+		q.errs = append(q.errs, fmt.Errorf("?%s is not a number", name))
 	}
 	return n
 }
@@ -141,7 +154,7 @@ func (q *query) duration(name string) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		q.errs = append(q.errs, fmt.Errorf("?%s=%s is not a duration such as 10s", name, text))
+		q.errs = append(q.errs, fmt.Errorf("?%s is not a duration such as 10s", name))
 	}
 	return d
 }
@@ -153,7 +166,7 @@ func (q *query) flag(name string) bool {
 	}
 	on, err := strconv.ParseBool(text)
 	if err != nil {
-		q.errs = append(q.errs, fmt.Errorf("?%s=%s is neither true nor false", name, text))
+		q.errs = append(q.errs, fmt.Errorf("?%s is neither true nor false", name))
 	}
 	return on
 }

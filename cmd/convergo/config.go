@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -79,13 +80,20 @@ type configFile map[string]any
 
 // loadConfig reads a configuration file; kong calls it for --config.
 func loadConfig(r io.Reader) (kong.Resolver, error) {
-	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
+	text, err := io.ReadAll(io.LimitReader(r, mostConfig+1))
 	if err != nil {
 		return nil, err
 	}
+	if len(text) > mostConfig {
+		return nil, fmt.Errorf("the configuration file is larger than %d KiB", mostConfig>>10)
+	}
 	c := map[string]any{} // nested maps are of this type too
-	if err := yaml.Unmarshal(text, &c); err != nil {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("the configuration file is not valid: %w", err)
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the configuration file has a second document: settings are one")
 	}
 	for key, value := range c {
 		if c[key], err = fromEnvironment(value); err != nil {
@@ -147,13 +155,60 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 			return nil, nil
 		}
 	}
-	switch v := c[flag.Name].(type) {
+	if slices.Contains(flag.Envs, "CONVERGO_WORLD_FILE") {
+		return nil, nil // the file's "world" is the URL that serve wants
+	}
+	value := c[flag.Name]
+	if want := wanted(flag.Target.Kind()); value != nil && !want.fits(value) { // kong would show the value, and it may be a password
+		return nil, fmt.Errorf("the configuration file: %s wants %s", flag.Name, want.name)
+	}
+	switch v := value.(type) {
 	case nil, []any, map[string]any:
 		return v, nil
 	default:
 		return fmt.Sprint(v), nil
 	}
 }
+
+// shape is what a setting looks like in a file.
+type shape struct {
+	name string
+	fits func(value any) bool
+}
+
+// wanted is the shape of a flag of that kind.
+func wanted(kind reflect.Kind) shape {
+	plain := func(v any) bool {
+		switch v.(type) {
+		case []any, map[string]any, nil:
+			return false
+		}
+		return true
+	}
+	switch kind {
+	case reflect.Map:
+		return shape{"one text for each name, such as {order: TEXT}", func(v any) bool {
+			m, ok := v.(map[string]any)
+			for _, value := range m {
+				ok = ok && plain(value)
+			}
+			return ok
+		}}
+	case reflect.Slice:
+		return shape{"a list of texts, such as [a, b]", func(v any) bool {
+			list, ok := v.([]any)
+			for _, value := range list {
+				ok = ok && plain(value)
+			}
+			return ok || plain(v)
+		}}
+	default:
+		return shape{"one value", plain}
+	}
+}
+
+// mostConfig is how large a configuration file can be, in bytes.
+const mostConfig = 1 << 20
 
 // configCommand is `convergo config`: what `convergo serve` would run with.
 type configCommand struct {

@@ -92,6 +92,9 @@ func TestAConfigurationFileThatIsWrongIsRefusedWithTheReason(t *testing.T) {
 		"database: ${NO_SUCH_VARIABLE_HERE}": "${NO_SUCH_VARIABLE_HERE} is not in the environment",
 		"databases: {orders: sqlite:/x}\n":   `no service "orders"`,
 		"services: [order, order]\n":         "twice",
+		"database: {order: x}\n":             "database wants one value",
+		"rate: 1\n---\nrate: 2\n":            "second document",
+		strings.Repeat("# \n", 1<<19):        "larger than",
 		"config: other.yaml\n":               `"config"`,
 	} {
 		r := runProgram(t.Context(), "config", "--config", configOf(t, text))

@@ -40,11 +40,14 @@ func (p *platform) peers() map[string]string {
 	return peers
 }
 
+// passedOn marks a request that a peer has passed on: it is not passed on again.
+const passedOn = "Convergo-Passed-On"
+
 // passOn adds to the mux the paths of services that run in other processes. Requests for them go there as they came: the process
 // that serves them checks who asks, and limits the body. What that process does not answer is a 502 that may be tried again.
 func (p *platform) passOn(mux *http.ServeMux) {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	transport := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}
+	transport := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 45 * time.Second}
 	for name, base := range p.cfg.Peers {
 		if slices.Contains(p.cfg.Services, name) {
 			continue
@@ -57,6 +60,7 @@ func (p *platform) passOn(mux *http.ServeMux) {
 			Rewrite: func(r *httputil.ProxyRequest) {
 				r.SetURL(target)
 				r.SetXForwarded()
+				r.Out.Header.Set(passedOn, "1")
 			},
 			Transport: transport,
 			ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -64,9 +68,17 @@ func (p *platform) passOn(mux *http.ServeMux) {
 				trade.WriteProblem(w, trade.NewProblem(http.StatusBadGateway, "", "the service "+name+" does not answer", "send it again with the same Idempotency-Key"))
 			},
 		}
+		once := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get(passedOn) != "" { // two processes that take each other for the one
+				trade.WriteProblem(w, trade.NewProblem(http.StatusLoopDetected, "", "the service "+name+" runs neither here nor where the request came from",
+					"tell the operator: --peers of two processes point at each other"))
+				return
+			}
+			proxy.ServeHTTP(w, r)
+		})
 		for _, prefix := range append(prefixesOf(name), "/ops/"+name) {
-			mux.Handle(prefix, proxy)
-			mux.Handle(prefix+"/", proxy)
+			mux.Handle(prefix, once)
+			mux.Handle(prefix+"/", once)
 		}
 	}
 }

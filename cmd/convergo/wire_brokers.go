@@ -97,12 +97,16 @@ func connectEmbedded(ctx context.Context, _ address, q *query, o brokerOptions) 
 
 func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
+	token := q.text("token")
+	if password == "" && user != "" { // nats://TOKEN@host
+		user, token = "", user
+	}
 	servers := make([]string, len(a.hosts))
 	for i, host := range a.hosts {
 		servers[i] = "nats://" + host
 	}
 	cfg := nats.Config{
-		URL: strings.Join(servers, ","), User: user, Password: password, Token: q.text("token"), CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
+		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
 		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.number("partitions"), Replicas: q.number("replicas"),
 		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
 	}
