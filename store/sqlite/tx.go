@@ -131,10 +131,11 @@ type openUpdate struct{ store *Store } // context key: the Update of that store 
 
 // Update runs fn in a write transaction and commits it when fn returns nil; what it wrote is durable on return.
 // Concurrent Updates share one commit: fn must not wait for another Update of the same store. An error, a panic and
-// runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who shared it get the error; when the transaction cannot begin it is convergo.Unreachable. A ctx that ends while waiting for
-// the turn, or before fn has returned, rolls back; during the commit it is too late. Functions given to AfterCommit have run
-// on return. fn runs a second time, from its start, when the function of another one who shared its transaction failed: what
-// the first run wrote is undone, and what it collected outside of tx is fn's own affair.
+// runtime.Goexit undo what fn wrote, and that only. When the shared commit fails all who shared it get the error; when
+// the transaction cannot begin it is convergo.Unreachable. A ctx that ends while waiting for the turn, or before fn has
+// returned, rolls back; during the commit it is too late. Functions given to AfterCommit have run on return. fn runs a
+// second time, from its start, when the function of another one who shared its transaction failed: what the first run
+// wrote is undone, and what it collected outside of tx is fn's own affair.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
 }
