@@ -54,7 +54,7 @@ func (c doctorCommand) Run(ctx context.Context, s streams) error {
 		e.note(levelError, "settings", "%v", err)
 	} else {
 		e.note(levelOK, "settings", "they fit together")
-		e.alone()
+		e.partial()
 		e.examine(ctx)
 	}
 	if err := e.write(s); err != nil {
@@ -91,14 +91,15 @@ func (e *examination) examine(ctx context.Context) {
 	}
 	e.broker(ctx)
 	e.retention()
+	e.lease()
 	e.secrets()
 	for _, name := range slices.Sorted(maps.Keys(e.Peers)) {
 		e.peer(ctx, name)
 	}
 }
 
-// alone: a process that runs some of the services only must be able to reach the others, and the one outside world.
-func (e *examination) alone() {
+// partial: a process that runs some of the services only must be able to reach the others, and the one outside world.
+func (e *examination) partial() {
 	if len(e.Services) == len(serviceNames()) {
 		return
 	}
@@ -112,16 +113,15 @@ func (e *examination) alone() {
 }
 
 const (
-	patience    = 10 * time.Second
-	mostSkew    = time.Second
-	leastLease  = 2 * time.Second
-	databaseOf  = "database of "
-	secretsAsIs = 0o077
+	patience   = 10 * time.Second // for an answer
+	mostSkew   = time.Second      // between the clocks of this machine and a database
+	leastLease = 2 * time.Second
+	others     = 0o077 // the rights of those who do not own a file
 )
 
 // database looks at a service's database without changing it: whether it answers, whose clock is right, whether tables can be made.
 func (e *examination) database(ctx context.Context, name string) {
-	subject := databaseOf + name
+	subject := "database of " + name
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	source, file, err := openSource(e.databaseURL(e.Data, name))
@@ -243,8 +243,11 @@ func (e *examination) retention() {
 		return
 	}
 	e.note(levelOK, "retention", "consumers remember for %v, the broker keeps %v, sent events stay replayable for %v", e.KeepInbox, e.KeepBroker, e.KeepSent)
+}
+
+func (e *examination) lease() {
 	if e.Lease < leastLease {
-		e.note(levelWarning, "retention", "--lease %v is so short that a slow moment of the database costs leases; want %v or more", e.Lease, leastLease)
+		e.note(levelWarning, "leases", "--lease %v is so short that a slow moment of the database costs leases; want %v or more", e.Lease, leastLease)
 	}
 }
 
@@ -259,7 +262,7 @@ func (e *examination) secrets() {
 		e.note(levelOK, "secrets", "%s is not there yet: the first start makes it", path)
 	case err != nil:
 		e.note(levelError, "secrets", "%v", err)
-	case info.Mode().Perm()&secretsAsIs != 0:
+	case info.Mode().Perm()&others != 0:
 		e.note(levelWarning, "secrets", "%s can be read by others (%v): chmod 600", path, info.Mode().Perm())
 	default:
 		if _, err := readSecrets(path); err != nil {
