@@ -21,6 +21,7 @@ type checkCommand struct {
 	Data     string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform (default: ${default})."`
 	World    string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: DIR/world.db)."`
 	Settle   time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
+	Details  int           `default:"5" placeholder:"N" help:"Broken rows to name in each equation (default: ${default})."`
 	JSON     bool          `help:"The equations as JSON."`
 }
 
@@ -34,6 +35,7 @@ func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, checker.Close()) }()
+	checker.Details = c.Details
 	var equations []check.Equation
 	if at, stopped := stoppedAt(c.Data); stopped {
 		checker.Now = func() time.Time { return at }

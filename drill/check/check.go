@@ -51,6 +51,8 @@ type Checker struct {
 	conn *sql.Conn
 	// Now is what overdue is measured against; default time.Now.
 	Now func() time.Time
+	// Details is how many broken rows the detail of an equation names at most; Open sets it to 5.
+	Details int
 
 	sources []*original // databases on servers
 	copies  string      // the folder of their copies; empty when there are none
@@ -87,7 +89,7 @@ func open(ctx context.Context) (*Checker, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checker{db: db, Now: time.Now}
+	c := &Checker{db: db, Now: time.Now, Details: 5}
 	if c.conn, err = db.Conn(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -166,14 +168,14 @@ func (c *Checker) Run(ctx context.Context) (_ []Equation, err error) {
 			if !isBroken {
 				continue
 			}
-			e, err := equation(ctx, tx, title, statements, args)
+			e, err := c.equation(ctx, tx, title, statements, args)
 			if err != nil {
 				return nil, fmt.Errorf("equation %q: %w", title, err)
 			}
 			equations = append(equations, e)
 		}
 	}
-	for _, compute := range []func(context.Context, *sql.Tx) (Equation, error){writtenOnce, ledgerChain} {
+	for _, compute := range []func(context.Context, *sql.Tx) (Equation, error){c.writtenOnce, ledgerChain} {
 		e, err := compute(ctx, tx)
 		if err != nil {
 			return nil, fmt.Errorf("equation %q: %w", e.Name, err)
@@ -263,9 +265,7 @@ func kept(ctx context.Context, tx *sql.Tx, schema, table, oldest, age string, no
 	return recent, nil
 }
 
-const shown = 5 // broken rows in an equation's detail
-
-func equation(ctx context.Context, tx *sql.Tx, title string, statements map[string]string, args []any) (Equation, error) {
+func (c *Checker) equation(ctx context.Context, tx *sql.Tx, title string, statements map[string]string, args []any) (Equation, error) {
 	e := Equation{Name: title}
 	checked, ok := statements[title+".checked"]
 	if !ok {
@@ -284,7 +284,7 @@ func equation(ctx context.Context, tx *sql.Tx, title string, statements map[stri
 		details = append(details, key.String+": "+detail.String)
 		return err
 	}, used...)
-	e.Detail = strings.Join(firstFew(details), "; ")
+	e.Detail = c.firstFew(details)
 	return e, err
 }
 

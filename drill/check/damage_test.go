@@ -2,8 +2,11 @@ package check_test
 
 import (
 	"database/sql"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/convergo/convergo/drill/check"
 )
 
 // damage is done by plain SQL. pick finds the row to damage; its value is :k in do and must be named by the equation, or
@@ -81,10 +84,10 @@ const (
 )
 
 func TestEachKindOfDamageIsNamed(t *testing.T) {
-	named := map[string]bool{}
+	shown := map[string]bool{}
 	for _, list := range [][]damage{moneyDamage(), orderDamage(), goodsDamage(), loyaltyDamage(), ledgerDamage(), effectDamage(), eventDamage()} {
 		for _, d := range list {
-			named[d.equation] = true
+			shown[d.equation] = true
 			t.Run(d.equation+"/"+d.name, func(t *testing.T) {
 				t.Parallel()
 				d.test(t)
@@ -92,7 +95,7 @@ func TestEachKindOfDamageIsNamed(t *testing.T) {
 		}
 	}
 	for _, e := range checked(t, copyOfDay(t)) {
-		if !named[e.Name] {
+		if !shown[e.Name] {
 			t.Errorf("no damage shows that equation %q sees anything", e.Name)
 		}
 	}
@@ -124,13 +127,41 @@ func (d damage) test(t *testing.T) {
 	if want == "" {
 		want = k
 	}
-	equations := checked(t, dir)
+	equations := checked(t, dir, named(all))
 	for _, e := range equations {
 		if e.Name == d.equation && e.Broken > 0 && strings.Contains(e.Detail, want) {
 			return
 		}
 	}
 	t.Errorf("the equation does not name %q; broken are:\n%s", want, broken(equations))
+}
+
+const all = 1_000_000 // details: one damage may break many rows, and the day decides which of them come first
+
+func named(details int) func(*check.Checker) {
+	return func(c *check.Checker) { c.Details = details }
+}
+
+func TestADetailNamesAsManyRowsAsWereAskedForAndCountsTheRest(t *testing.T) {
+	dir := copyOfDay(t)
+	if _, err := attached(t, dir).ExecContext(t.Context(), `UPDATE shipping.shipment SET pieces = pieces + 1`); err != nil {
+		t.Fatal(err)
+	}
+	for _, details := range []int{0, 1, 5, all} {
+		for _, e := range checked(t, dir, named(details)) {
+			if e.Name != shipments {
+				continue
+			}
+			if e.Broken <= 5 {
+				t.Fatalf("only %d broken rows", e.Broken)
+			}
+			parts := strings.Split(e.Detail, "; ")
+			rest := fmt.Sprintf("and %d more", e.Broken-details)
+			if cut := details < e.Broken; cut != (parts[len(parts)-1] == rest) || len(parts) < min(details, e.Broken) {
+				t.Errorf("%d details of %d broken rows: %s", details, e.Broken, e.Detail)
+			}
+		}
+	}
 }
 
 func moneyDamage() []damage {

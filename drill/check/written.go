@@ -13,7 +13,7 @@ const lanes = 64 // a row's lane is the first byte of its aggregate's digest mod
 
 // writtenOnce recomputes what outbox rows derive from their texts (digests and lane), and compares the payload that was
 // applied with the payload that was written: an event that was changed after it was sent is not the one that took effect.
-func writtenOnce(ctx context.Context, tx *sql.Tx) (Equation, error) {
+func (c *Checker) writtenOnce(ctx context.Context, tx *sql.Tx) (Equation, error) {
 	e := Equation{Name: "every event is as it was written and applied as it is"}
 	marks, err := applied(ctx, tx)
 	if err != nil {
@@ -41,7 +41,7 @@ func writtenOnce(ctx context.Context, tx *sql.Tx) (Equation, error) {
 			return e, err
 		}
 	}
-	e.Detail = strings.Join(firstFew(details), "; ")
+	e.Detail = c.firstFew(details)
 	return e, nil
 }
 
@@ -80,9 +80,9 @@ func applied(ctx context.Context, tx *sql.Tx) (map[string][][]byte, error) {
 }
 
 // firstFew keeps a detail short; the figure tells how many there are.
-func firstFew(details []string) []string {
-	if len(details) <= shown {
-		return details
+func (c *Checker) firstFew(details []string) string {
+	if most := max(c.Details, 0); len(details) > most {
+		details = append(details[:most:most], fmt.Sprintf("and %d more", len(details)-most))
 	}
-	return append(details[:shown:shown], fmt.Sprintf("and %d more", len(details)-shown))
+	return strings.Join(details, "; ")
 }
