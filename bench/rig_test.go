@@ -139,15 +139,20 @@ func median(values []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
+// spread reports the median and the range of the ratios of pairs.
+func spread(b *testing.B, ratios []float64, name string) {
+	b.ReportMetric(median(ratios), name)
+	b.ReportMetric(slices.Min(ratios), name+"-min")
+	b.ReportMetric(slices.Max(ratios), name+"-max")
+}
+
 // against reports the median and the range of the ratios of the rates of two arms, run by run.
 func (s series) against(b *testing.B, base series, name string) {
 	ratios := make([]float64, len(s))
 	for i := range s {
 		ratios[i] = s[i].rate() / base[i].rate()
 	}
-	b.ReportMetric(median(ratios), name)
-	b.ReportMetric(slices.Min(ratios), name+"-min")
-	b.ReportMetric(slices.Max(ratios), name+"-max")
+	spread(b, ratios, name)
 }
 
 // noTime removes ns/op, which says nothing about an operation that is a whole series.
