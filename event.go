@@ -58,6 +58,9 @@ type Event struct {
 	// event is made pending, and the same for all attempts then, so that a broker which drops repeats can tell a replay, which
 	// must arrive, from a repeat. It does not travel.
 	Position int64
+	// Origin names the platform whose relay sent the event; empty when that has no name. The relay sets it, a consumer may refuse
+	// another's. It travels, and no store keeps it: it says from where this copy came. Keeps the rules of a name.
+	Origin string
 	// CreatedAt is when it was written, UTC with microseconds. The outbox sets it when zero.
 	CreatedAt time.Time
 }
@@ -94,6 +97,9 @@ func (e Event) Validate() error {
 	if err := validateText(e.MessageID); err != nil {
 		return fmt.Errorf("event %s: message id %q: %w", e.Key, clip(e.MessageID), err)
 	}
+	if err := ValidateOrigin(e.Origin); err != nil {
+		return fmt.Errorf("event %s: %w", e.Key, err)
+	}
 	if n := len(e.Payload); n > MaxPayloadBytes {
 		return fmt.Errorf("event %s: payload too long: %d > %d bytes: %w", e.Key, n, MaxPayloadBytes, ErrInvalid)
 	}
@@ -104,6 +110,18 @@ func (e Event) Validate() error {
 		return fmt.Errorf("event %s: maximum attempts %d is negative: %w", e.Key, e.MaxAttempts, ErrInvalid)
 	}
 	return e.validateHeaders()
+}
+
+// ValidateOrigin tells whether a platform may have this name: none, or 1 to MaxNameBytes bytes of A-Z a-z 0-9 _ -. The error
+// wraps ErrInvalid.
+func ValidateOrigin(origin string) error {
+	if origin == "" {
+		return nil
+	}
+	if err := validateName(origin); err != nil {
+		return fmt.Errorf("origin %q: %w", clip(origin), err)
+	}
+	return nil
 }
 
 func (e Event) validateHeaders() error {

@@ -71,6 +71,8 @@ func TestAnEventBeyondALimitIsRefusedWithTheFieldAndTheLimit(t *testing.T) {
 		{"header name with a colon", func(e *Event) { e.Headers = map[string]string{"a:b": ""} }, []string{"header", "a:b"}},
 		{"header value with a line break", func(e *Event) { e.Headers = map[string]string{"A": "x\r\nB: y"} }, []string{"header", "control"}},
 		{"header with our name", func(e *Event) { e.Headers = map[string]string{"convergo-key": "x"} }, []string{"convergo-key", "reserved"}},
+		{"header with the origin's name", func(e *Event) { e.Headers = map[string]string{"Convergo-Origin": "x"} }, []string{"Convergo-Origin", "reserved"}},
+		{"origin", func(e *Event) { e.Origin = "two words" }, []string{"origin", "two words"}},
 	} {
 		e := valid()
 		c.change(&e)
@@ -174,6 +176,10 @@ func TestMicrosKeepsMicrosecondsAndTheZeroTime(t *testing.T) {
 
 func TestAnEventComesOffTheWireAsItWentOn(t *testing.T) {
 	e := valid()
+	if _, there := e.Wire()[HeaderOrigin]; there {
+		t.Error("an event of nowhere has an origin on the wire")
+	}
+	e.Origin = "north"
 	got, err := FromWire(e.Wire(), e.Payload)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +210,8 @@ func TestAMessageThatIsNoEventIsReadAsFarAsPossible(t *testing.T) {
 // same compares what travels: DeliverAt and MaxAttempts stay in the outbox.
 func same(a, b Event) bool {
 	return a.Key == b.Key && a.MessageID == b.MessageID && a.Type == b.Type && a.Topic == b.Topic && a.Aggregate == b.Aggregate &&
-		a.Version == b.Version && string(a.Payload) == string(b.Payload) && maps.Equal(a.Headers, b.Headers) && a.CreatedAt.Equal(b.CreatedAt)
+		a.Version == b.Version && a.Origin == b.Origin && string(a.Payload) == string(b.Payload) &&
+		maps.Equal(a.Headers, b.Headers) && a.CreatedAt.Equal(b.CreatedAt)
 }
 
 func FuzzAnEventComesOffTheWireAsItWentOn(f *testing.F) {

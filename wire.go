@@ -18,6 +18,7 @@ const (
 	HeaderAggregateID   = "Convergo-Aggregate-Id"
 	HeaderVersion       = "Convergo-Aggregate-Version"
 	HeaderCreatedAt     = "Convergo-Created-At" // microseconds since 1970 UTC
+	HeaderOrigin        = "Convergo-Origin"     // only when the event has one
 )
 
 // reserved tells whether an event's own header would collide with a field's, also on a transport that folds case.
@@ -28,6 +29,7 @@ func reserved(header string) bool {
 	}
 	for _, name := range []string{
 		HeaderKey, HeaderMessageID, HeaderType, HeaderTopic, HeaderAggregateType, HeaderAggregateID, HeaderVersion, HeaderCreatedAt,
+		HeaderOrigin,
 	} {
 		if strings.EqualFold(header, name) {
 			return true
@@ -38,7 +40,7 @@ func reserved(header string) bool {
 
 // Wire is the event as headers beside its payload: the inverse of FromWire.
 func (e Event) Wire() map[string]string {
-	h := make(map[string]string, len(e.Headers)+8)
+	h := make(map[string]string, len(e.Headers)+9)
 	for name, value := range e.Headers {
 		h[name] = value
 	}
@@ -50,6 +52,9 @@ func (e Event) Wire() map[string]string {
 	h[HeaderAggregateID] = e.Aggregate.ID
 	h[HeaderVersion] = strconv.FormatInt(e.Version, 10)
 	h[HeaderCreatedAt] = strconv.FormatInt(Micros(e.CreatedAt), 10)
+	if e.Origin != "" {
+		h[HeaderOrigin] = e.Origin
+	}
 	return h
 }
 
@@ -59,10 +64,12 @@ func FromWire(headers map[string]string, payload []byte) (Event, error) {
 	e := Event{
 		Key: Key(headers[HeaderKey]), MessageID: headers[HeaderMessageID], Type: headers[HeaderType], Topic: headers[HeaderTopic],
 		Aggregate: Aggregate{headers[HeaderAggregateType], headers[HeaderAggregateID]}, Payload: payload,
+		Origin: headers[HeaderOrigin],
 	}
 	for name, value := range headers {
 		switch name {
-		case HeaderKey, HeaderMessageID, HeaderType, HeaderTopic, HeaderAggregateType, HeaderAggregateID, HeaderVersion, HeaderCreatedAt:
+		case HeaderKey, HeaderMessageID, HeaderType, HeaderTopic, HeaderAggregateType, HeaderAggregateID, HeaderVersion, HeaderCreatedAt,
+			HeaderOrigin:
 		default:
 			if e.Headers == nil {
 				e.Headers = map[string]string{}

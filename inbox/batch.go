@@ -28,6 +28,10 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 		}
 		c.stats.fetched.Add(int64(len(deliveries)))
 		c.cfg.Probe.At("inbox.fetched")
+		if f := c.stranger(deliveries); f != nil {
+			c.refuse(ctx, f, deliveries)
+			return
+		}
 		rest, err := c.apply(ctx, deliveries)
 		if err == nil {
 			failures = 0
@@ -202,6 +206,10 @@ func (c *Consumer[TX]) applyAll(ctx context.Context, tx TX, deliveries []Deliver
 func (c *Consumer[TX]) applyOne(
 	ctx context.Context, tx TX, d Delivery, v visit, blocked map[convergo.Aggregate]bool, t *tally, now time.Time,
 ) error {
+	if c.passesOver(d.Event) {
+		t.ignored++
+		return nil
+	}
 	if err := usable(d); err != nil {
 		return c.buryMalformed(ctx, tx, d.Event, err, t, now)
 	}

@@ -42,6 +42,16 @@ type Config struct {
 	// RefuseStale drops, and counts, events whose version is not above the last one applied of their aggregate, by whichever
 	// instance. It is what keeps the order when a reader or a relay that stood still for too long wakes up beside its successor.
 	RefuseStale bool
+	// Origin names the platform that this consumer belongs to. An event that another platform's relay has sent stops it: see
+	// Foreign. Events without an origin pass. Default none: events of all platforms are applied.
+	Origin string
+	// TakeFrom are other platforms whose events are applied too, such as a name that this one had before.
+	TakeFrom []string
+	// PassOver are platforms whose events are acknowledged, counted as ignored and not applied: those that one which was here by
+	// mistake has left.
+	PassOver []string
+	// Place says in Foreign and its log line where the source reads, for people: a broker's address and prefix.
+	Place string
 	// Outage is the pause while the store or the source cannot be reached. Default 100 ms doubling up to 2 s.
 	Outage convergo.Backoff
 	// Timeout bounds one transaction; a handler that takes longer fails. Default 30 s.
@@ -80,6 +90,7 @@ type Consumer[TX any] struct {
 	handlers map[string]Handler[TX]
 	wake     chan struct{}
 	running  atomic.Bool
+	foreign  atomic.Pointer[Foreign]
 	careful  int                   // by the loop of new messages alone: see commit
 	survived map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
 	stats    struct {

@@ -43,9 +43,12 @@ type Config struct {
 	PublishTimeout  time.Duration // bounds one Publisher.Publish; default 10 s
 	SettleTimeout   time.Duration // bounds each call of the store; default 5 s
 	ShutdownTimeout time.Duration // how long a batch in flight may go on after Run's context ended; default 5 s
-	Now             func() time.Time
-	Log             *slog.Logger   // default discards
-	Probe           convergo.Probe // points: relay.claimed, relay.published, relay.settled
+	// Origin names the platform that the store belongs to: every event is sent with it, so that a consumer of another one that
+	// shares the broker's names by mistake refuses the event instead of consuming it. Default none. Rules: convergo.ValidateOrigin.
+	Origin string
+	Now    func() time.Time
+	Log    *slog.Logger   // default discards
+	Probe  convergo.Probe // points: relay.claimed, relay.published, relay.settled
 	// Alert is told of each event that went to the dead letters, after that is durable. It must not block.
 	Alert func(Failure)
 }

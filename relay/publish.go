@@ -29,7 +29,7 @@ func (s *session) publish(ctx context.Context, pending []Pending) (errs []error,
 	events := make([]convergo.Event, len(pending))
 	for i, p := range pending {
 		events[i] = p.Event
-		events[i].Position = p.Seq
+		events[i].Position, events[i].Origin = p.Seq, s.cfg.Origin
 	}
 	limit := s.cfg.PublishTimeout
 	ctx, cancel := context.WithTimeout(ctx, limit)

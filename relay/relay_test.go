@@ -54,6 +54,26 @@ func TestAWakeUpIsServedAtOnceAndNeverBlocks(t *testing.T) {
 	})
 }
 
+func TestEveryEventIsSentWithTheRelaysOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, origin := range []string{"", "north"} {
+			store, b := memory.New(), &broker{}
+			r := start(store, b, relay.Config{Origin: origin})
+			add(t, store, event("O-1", 1), event("O-2", 1))
+			pass(10 * time.Second)
+			r.stop(t)
+			for _, e := range b.sent {
+				if e.Origin != origin {
+					t.Errorf("%s has the origin %q, want %q", e.Key, e.Origin, origin)
+				}
+			}
+			if len(b.sent) != 2 {
+				t.Errorf("%d events were sent, want 2", len(b.sent))
+			}
+		}
+	})
+}
+
 func TestWithoutAWakeUpThePollFindsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, b := memory.New(), &broker{}

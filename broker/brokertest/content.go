@@ -39,6 +39,7 @@ func unchanged(t *testing.T, b Backend) {
 	events[1].Headers = map[string]string{"Note": "naïve 👩‍👩‍👧", "Blank": "  both ends  ", "Quoted": `json:"x"`, "Colon": "a: b"}
 	events[2].Headers = map[string]string{"Nats-Msg-Id": "mine", "Nats-Expected-Stream": "other", "Status": "503", "Convergo-Escaped-Nats-Rollup": "all"}
 	events[3].Key, events[3].Aggregate.ID = "订单已支付:O-3:👍", "O 3 / é"
+	events[4].Origin = "north-1"
 	publish(t, b.Broker, events...)
 	got := fetch(t, s, len(events))
 	for _, want := range events {
@@ -77,7 +78,7 @@ func sameEvent(t *testing.T, got, want convergo.Event) {
 		t.Errorf("%s: headers %q, want %q", want.Key, got.Headers, want.Headers)
 	}
 	if got.Key != want.Key || got.MessageID != want.MessageID || got.Type != want.Type || got.Topic != want.Topic ||
-		got.Aggregate != want.Aggregate || got.Version != want.Version || !got.CreatedAt.Equal(want.CreatedAt) {
+		got.Aggregate != want.Aggregate || got.Version != want.Version || got.Origin != want.Origin || !got.CreatedAt.Equal(want.CreatedAt) {
 		t.Errorf("%s: got %+v\nwant %+v", want.Key, got, want)
 	}
 }
@@ -87,6 +88,7 @@ func largest(t *testing.T, b Backend) {
 	e := paid(strings.Repeat("o", convergo.MaxKeyBytes), 1)
 	e.Key = convergo.Key(strings.Repeat("k", convergo.MaxKeyBytes))
 	e.MessageID = strings.Repeat("m", convergo.MaxKeyBytes)
+	e.Origin = strings.Repeat("o", convergo.MaxNameBytes)
 	e.Payload = bytes.Repeat([]byte{0xff}, b.Guarantees.MaxPayload)
 	e.Headers = map[string]string{}
 	for i := range convergo.MaxHeaders {

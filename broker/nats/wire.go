@@ -23,7 +23,7 @@ const (
 
 // Encode makes the message of an event. It has every header of convergo.Event.Wire, and the message id.
 func Encode(subject string, e convergo.Event) *nats.Msg {
-	const fields = 9
+	const fields = 10
 	header := make(nats.Header, fields+len(e.Headers))
 	values := make([]string, 0, fields+len(e.Headers)) // one array for all of them
 	set := func(name, value string) {
@@ -44,6 +44,9 @@ func Encode(subject string, e convergo.Event) *nats.Msg {
 	set(convergo.HeaderAggregateID, quote(e.Aggregate.ID))
 	set(convergo.HeaderVersion, strconv.FormatInt(e.Version, 10))
 	set(convergo.HeaderCreatedAt, strconv.FormatInt(convergo.Micros(e.CreatedAt), 10))
+	if e.Origin != "" {
+		set(convergo.HeaderOrigin, e.Origin)
+	}
 	set(nats.MsgIdHdr, messageID(e))
 	return &nats.Msg{Subject: subject, Header: header, Data: e.Payload}
 }
