@@ -165,18 +165,22 @@ func (s *session) claimed(req request, claim Claim, err error) {
 // adapt sets how many events are read of each lane, so that a claim fills its workers' batches whether all lanes are
 // busy or one.
 func (s *session) adapt(req request, claim Claim) {
-	var busy [convergo.Lanes]bool
-	lanes := 0
+	var busy [convergo.Lanes]int
+	lanes, most := 0, 0
 	for i := range claim.Events {
-		if lane := claim.Events[i].Lane % convergo.Lanes; !busy[lane] {
-			busy[lane] = true
+		lane := claim.Events[i].Lane % convergo.Lanes
+		if busy[lane]++; busy[lane] == 1 {
 			lanes++
 		}
+		most = max(most, busy[lane])
 	}
 	if lanes == 0 {
 		return
 	}
 	fit := min(max(s.cfg.Batch*len(req.workers)/lanes, s.cfg.leastPerLane()), s.cfg.Batch)
+	if claim.More && most < req.perLane { // the events are so large that there was no room: more rows need not be looked at
+		fit = min(fit, max(2*most, s.cfg.leastPerLane()))
+	}
 	if claim.More || fit < s.perLane {
 		s.perLane = fit
 	}
@@ -221,12 +225,18 @@ func (s *session) start(req request, events []Pending) {
 }
 
 // startProbe sends one event, any aggregate's first, to find out whether the broker is back. With nothing to send the
-// outage is over as far as anybody can tell. Suspects are taken only when there is nobody else, and not as often: an event
+// outage is over as far as anybody can tell. What is malformed needs no broker, and comes first: it may stand in front of
+// all that could be sent. Suspects are taken only when there is nobody else, and not as often: an event
 // that makes the broker hang must not keep those waiting that come later.
 func (s *session) startProbe(req request, events []Pending) {
 	candidates := slices.DeleteFunc(slices.Clone(events), func(p Pending) bool { return p.Held })
 	if len(candidates) == 0 {
 		s.recovered()
+		return
+	}
+	bad := slices.DeleteFunc(slices.Clone(candidates), func(p Pending) bool { return p.Malformed == nil })
+	if len(bad) > 0 {
+		s.launch(&batch{worker: req.workers[0], leases: leasesOf(Settlement{Sent: bad}, req.leases), events: bad, probe: true})
 		return
 	}
 	trusted := slices.DeleteFunc(slices.Clone(candidates), func(p Pending) bool { return s.suspects.has(p.Event.Aggregate) })
@@ -293,6 +303,8 @@ func (s *session) finished(b *batch, out outcome) {
 		s.trouble("the broker still cannot be reached", out.outage, "probes", s.outageTries-1)
 	case s.outage && out.reached:
 		s.recovered()
+	case s.outage && b.probe && b.events[0].Malformed != nil: // nothing was asked of the broker
+		s.probeAt = now
 	case s.outage && b.probe: // given up before there was an answer
 		s.suspectAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
 		s.probeLater(now, b.doubt)

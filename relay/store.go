@@ -43,6 +43,9 @@ type Pending struct {
 	Held bool
 	// Queued: it comes from the queue of a blocked aggregate and not from the lane itself.
 	Queued bool
+	// Malformed is set when the event is too large to be read; Event then holds what could be read. It is never sent: the relay
+	// buries it when its turn has come.
+	Malformed error
 }
 
 // Claim is what a relay may work on now.
@@ -52,7 +55,7 @@ type Claim struct {
 	Events []Pending
 	// NextDue is when the next delayed event or the next retry in these lanes becomes due; zero when there is none.
 	NextDue time.Time
-	// More: at least one lane had more pending events than perLane.
+	// More: at least one lane had more pending events than perLane, or than there was room for.
 	More bool
 }
 
@@ -91,6 +94,10 @@ type Store interface {
 	// Claim makes due delayed events pending and reads up to perLane events of each lane. It locks nothing: a lease is
 	// the right to work, not a lock on rows. A relay whose lease has ended may still claim, beside the new owner: a delayed
 	// event becomes pending once all the same, and those of an aggregate in the order of their times.
+	//
+	// Whatever the rows hold, events of MaxClaimBytes at most are read, or a single one, and one more while it is read. What
+	// has no room is left for the next claims, never in the middle of a lane; every lane gets its turn. Another program's row that is
+	// larger than an event may be is not read at all: see Pending.Malformed.
 	Claim(ctx context.Context, leases []Lease, perLane int, now time.Time) (Claim, error)
 	// Settle records the outcome in one transaction, all or nothing. It returns ErrLeaseLost, and changes nothing, when
 	// any of s.Leases no longer stands (token or expiry). Durable on return. Settling the same again, after an answer that

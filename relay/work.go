@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,15 +68,9 @@ func (s *session) work(b *batch) (out outcome) {
 // turn publishes and settles one group of events and tells whether the batch may go on.
 func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 	t := &turn{progress: p, out: out}
-	send := make([]Pending, 0, len(group))
-	for _, e := range group {
-		switch {
-		case e.Held || p.stuck[e.Event.Aggregate] == behind:
-			t.aside = append(t.aside, e)
-		case p.stuck[e.Event.Aggregate] == free:
-			send = append(send, e)
-		}
-	}
+	send, bury := t.sort(group)
+	var errs []error
+	hung := false
 	if len(send) > 0 {
 		// A relay that was paused (a virtual machine stopped, a long collection) must notice here that its time is over: the
 		// token protects the rows from it, but nothing protects the broker.
@@ -84,10 +79,13 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 		}
 		t.before = s.answered.Load()
 		t.alone = !slices.ContainsFunc(send, func(e Pending) bool { return e.Event.Aggregate != send[0].Event.Aggregate })
-		errs, hung := s.publish(p.batch.ctx, send)
+		errs, hung = s.publish(p.batch.ctx, send)
 		s.cfg.Probe.At("relay.published")
-		s.classify(t, send, errs, hung)
 	}
+	for _, e := range bury {
+		send, errs = append(send, e), append(errs, cmp.Or(e.Malformed, errBehind))
+	}
+	s.classify(t, send, errs, hung)
 	for _, e := range t.aside {
 		if !e.Queued && !p.moved[e.Event.Aggregate] {
 			t.hold.Aside = append(t.hold.Aside, e)
@@ -100,6 +98,33 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 	return !t.unanswered && out.outage == nil && p.batch.ctx.Err() == nil
 }
 
+// errBehind stands for the answer to an event that was not sent because the one before it cannot be.
+var errBehind = errors.New("an earlier event of the aggregate cannot be sent")
+
+// sort tells what is to be sent, and what is to be judged behind that without having been: malformed events, and those behind
+// them. What is to go aside is put aside.
+func (t *turn) sort(group []Pending) (send, bury []Pending) {
+	send = make([]Pending, 0, len(group))
+	var barred map[convergo.Aggregate]bool
+	for _, e := range group {
+		aggregate := e.Event.Aggregate
+		switch {
+		case e.Held || t.stuck[aggregate] == behind:
+			t.aside = append(t.aside, e)
+		case t.stuck[aggregate] != free:
+		case e.Malformed != nil || barred[aggregate]:
+			if barred == nil {
+				barred = map[convergo.Aggregate]bool{}
+			}
+			barred[aggregate] = true
+			bury = append(bury, e)
+		default:
+			send = append(send, e)
+		}
+	}
+	return send, bury
+}
+
 // classify turns the broker's answers into a settlement. An event behind one that failed has not failed itself: the
 // publisher did not send it, and it spends no attempt.
 //
@@ -108,8 +133,11 @@ func (s *session) turn(p *progress, group []Pending, out *outcome) bool {
 func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 	now := s.cfg.Now()
 	givenUp := t.batch.ctx.Err() != nil
-	if slices.ContainsFunc(errs, func(err error) bool { return !silent(err) && convergo.VerdictOf(err) != convergo.Outage }) && !hung {
-		s.answered.Add(1)
+	for i, err := range errs {
+		if asked := sent[i].Malformed == nil && !errors.Is(err, errBehind); asked && !hung && !silent(err) && convergo.VerdictOf(err) != convergo.Outage {
+			s.answered.Add(1)
+			break
+		}
 	}
 	t.hold.Sent = make([]Pending, 0, len(sent))
 	for i, p := range sent {
@@ -128,7 +156,7 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			continue
 		}
 		verdict := convergo.VerdictOf(err)
-		unanswered := hung || silent(err)
+		unanswered := p.Malformed == nil && (hung || silent(err))
 		t.unanswered = t.unanswered || unanswered
 		switch {
 		case givenUp && (unanswered || verdict == convergo.Outage): // our doing; nobody knows what became of it
@@ -146,7 +174,7 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			if unanswered {
 				s.suspects.add(aggregate)
 			}
-			t.out.reached = t.out.reached || !unanswered
+			t.out.reached = t.out.reached || !unanswered && p.Malformed == nil
 			s.fail(t, p, err, verdict, now)
 		}
 	}
@@ -188,6 +216,9 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 	}
 	attempts := p.Attempts + 1
 	f := Failure{Pending: p, Error: err.Error(), Place: "relay.publish"}
+	if p.Malformed != nil {
+		f.Place = "relay.read"
+	}
 	t.stuck[p.Event.Aggregate] = behind
 	switch {
 	case verdict != convergo.Park && attempts < most:
@@ -268,6 +299,10 @@ func (s *session) record(st Settlement) error {
 	}
 }
 
+// maxShownError is how much of an error's text is shown, in bytes: as much as stores keep. A row that another program wrote may have a
+// key of any length, and errors repeat it.
+const maxShownError = 2000
+
 // tell counts and reports a settlement that is durable.
 func (s *session) tell(st Settlement, firstFail error) {
 	s.count(func(c *Stats) {
@@ -278,13 +313,17 @@ func (s *session) tell(st Settlement, firstFail error) {
 	if n := len(st.Failed); n > 0 {
 		f := st.Failed[0]
 		s.trouble("events could not be published and will be tried again", firstFail,
-			"events", n, "first", f.Event.Key, "type", f.Event.Type, "attempt", f.Attempts+1, "next", f.Next)
+			"events", n, "first", f.Event.Key, "type", convergo.Clip(f.Event.Type, convergo.MaxNameBytes), "attempt", f.Attempts+1, "next", f.Next)
 	}
 	for _, f := range st.Dead {
-		s.cfg.Log.Error("an event is dead and waits for a person", "relay", s.cfg.Name, "key", f.Event.Key, "type", f.Event.Type,
-			"topic", f.Event.Topic, "aggregate", f.Event.Aggregate.String(), "attempts", f.Attempts+1, "holds aggregate", st.HoldAggregate,
-			"error", f.Error)
-		s.count(func(c *Stats) { c.LastError, c.LastErrorAt = "dead: "+string(f.Event.Key)+": "+f.Error, s.cfg.Now() })
+		what := convergo.Clip(f.Error, maxShownError)
+		s.cfg.Log.Error("an event is dead and waits for a person", "relay", s.cfg.Name, "key", f.Event.Key,
+			"type", convergo.Clip(f.Event.Type, convergo.MaxNameBytes), "topic", convergo.Clip(f.Event.Topic, convergo.MaxNameBytes),
+			"aggregate", convergo.Clip(f.Event.Aggregate.String(), convergo.MaxNameBytes+convergo.MaxKeyBytes), "attempts", f.Attempts+1,
+			"holds aggregate", st.HoldAggregate, "error", what)
+		s.count(func(c *Stats) {
+			c.LastError, c.LastErrorAt = "dead: "+convergo.Clip(string(f.Event.Key), convergo.MaxKeyBytes)+": "+what, s.cfg.Now()
+		})
 		if s.cfg.Alert != nil {
 			s.cfg.Alert(f)
 		}

@@ -19,6 +19,7 @@ import (
 type Store struct {
 	writing   chan struct{} // holds a value while a write transaction is open; a channel, so that waiting heeds ctx
 	committed atomic.Pointer[state]
+	claims    atomic.Uint64 // so far
 
 	mu     sync.Mutex
 	events []func() // wake-ups after commits that made an event pending or delayed

@@ -18,15 +18,21 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 		return relay.Claim{}, err
 	}
 	seen := s.committed.Load()
-	c := claim{state: seen, now: convergo.Micros(now), perLane: max(perLane, 1)}
+	c := claim{
+		state: seen, now: convergo.Micros(now), perLane: max(perLane, 1),
+		portion: relay.NewPortion(perLane, convergo.Lane(s.claims.Add(1)%convergo.Lanes)),
+	}
 	for _, l := range leases {
 		c.queues(l.Lane)
 	}
 	for _, l := range leases {
 		c.lane(l.Lane)
 	}
-	c.result.NextDue = convergo.FromMicros(c.next)
-	return c.result, nil
+	if err := c.portion.Complete(c.measure, c.read); err != nil {
+		return relay.Claim{}, err
+	}
+	events, more := c.portion.Claim()
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
 }
 
 // promote makes due delayed events pending, in order of their times. It writes only when there are any.
@@ -64,7 +70,47 @@ type claim struct {
 	now     int64
 	perLane int
 	next    int64
-	result  relay.Claim
+	portion *relay.Portion
+}
+
+// add copies the event, a large one when there is room.
+func (c *claim) add(p relay.Pending, id int64) {
+	e, _ := c.state.events.get(id)
+	if sizes := sizesOf(e.event); sizes.Payload > relay.InlineBytes || sizes.Headers > relay.InlineBytes {
+		c.portion.AddLater(p, id)
+		return
+	}
+	p.Event = copyEvent(e.event)
+	c.portion.Add(p)
+}
+
+func (c *claim) measure(ids []int64, tell func(id int64, e convergo.Event, sizes relay.Sizes)) error {
+	for _, id := range ids {
+		row, _ := c.state.events.get(id)
+		e := row.event
+		e.Payload, e.Headers = nil, nil
+		tell(id, e, sizesOf(row.event))
+	}
+	return nil
+}
+
+func (c *claim) read(ids []int64, tell func(id int64, e convergo.Event)) error {
+	for _, id := range ids {
+		row, _ := c.state.events.get(id)
+		tell(id, copyEvent(row.event))
+	}
+	return nil
+}
+
+func sizesOf(e convergo.Event) relay.Sizes {
+	s := relay.Sizes{
+		Topic: int64(len(e.Topic)), Type: int64(len(e.Type)), AggregateType: int64(len(e.Aggregate.Type)), AggregateID: int64(len(e.Aggregate.ID)),
+		MessageID: int64(len(e.MessageID)), Key: int64(len(e.Key)), Payload: int64(len(e.Payload)),
+	}
+	for name, value := range e.Headers {
+		s.Headers += int64(len(name) + len(value))
+	}
+	return s
 }
 
 // queues adds the due queues of the lane's blocked aggregates.
@@ -79,7 +125,7 @@ func (c *claim) queues(lane convergo.Lane) {
 			break
 		}
 		if room == 0 {
-			c.result.More = true
+			c.portion.More()
 			break
 		}
 		room = c.queue(lane, k.digest, room)
@@ -92,12 +138,10 @@ func (c *claim) queue(lane convergo.Lane, digest convergo.Digest, room int) int 
 			break
 		}
 		if room == 0 {
-			c.result.More = true
+			c.portion.More()
 			break
 		}
-		e, _ := c.state.events.get(row.id)
-		c.result.Events = append(c.result.Events,
-			relay.Pending{Seq: k.seq, Lane: lane, Event: copyEvent(e.event), Attempts: row.attempts, Queued: true})
+		c.add(relay.Pending{Seq: k.seq, Lane: lane, Attempts: row.attempts, Queued: true}, row.id)
 		room--
 		if row.attempts > 0 { // it has failed before: alone, so that the others do not fail with it
 			break
@@ -114,13 +158,12 @@ func (c *claim) lane(lane convergo.Lane) {
 			break
 		}
 		if room == 0 {
-			c.result.More = true
+			c.portion.More()
 			break
 		}
 		room--
 		e, _ := c.state.events.get(id)
-		c.result.Events = append(c.result.Events,
-			relay.Pending{Seq: k.seq, Lane: lane, Event: copyEvent(e.event), Held: c.state.blocked.has(e.digest)})
+		c.add(relay.Pending{Seq: k.seq, Lane: lane, Held: c.state.blocked.has(e.digest)}, id)
 	}
 	for k := range c.state.delayed.from(laneDue{lane: lane}) {
 		if k.lane == lane {
