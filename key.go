@@ -3,6 +3,7 @@ package convergo
 import (
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -25,6 +26,9 @@ func (k Key) Validate() error { return validateText(string(k)) }
 
 // Digest of the key's bytes.
 func (k Key) Digest() Digest { return digest(string(k)) }
+
+// LogValue is the key for one line of a log: whole when it is valid, cut when a broken one is longer than any key may be.
+func (k Key) LogValue() slog.Value { return slog.StringValue(Clip(string(k), MaxKeyBytes)) }
 
 func digest(s string) Digest { return sha256.Sum256([]byte(s)) }
 
@@ -63,8 +67,11 @@ func validateName(s string) error {
 // Cf: formatting characters such as zero-width joiners inside emoji are legal text; controls (Cc) are not.
 func isControl(r rune) bool { return unicode.Is(unicode.Cc, r) }
 
-func clip(s string) string {
-	const most = 80
+func clip(s string) string { return Clip(s, 80) }
+
+// Clip is a text from outside for people to read, such as an id that nobody has validated yet: its first bytes, cut at a character and
+// with "…" at the end, when it has more than most.
+func Clip(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

@@ -44,3 +44,18 @@ func FuzzKeyValidate(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatComesFromOutsideIsCutForALogAtACharacter(t *testing.T) {
+	for text, want := range map[string]string{"": "", "abcd": "abcd", "abcde": "abcd…", "abcé": "abc…", "ab\xffde": "abd…"} {
+		if got := Clip(text, 4); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+	longest := Key(strings.Repeat("k", MaxKeyBytes))
+	if got := longest.LogValue().String(); got != string(longest) {
+		t.Errorf("a valid key is cut: %q", got)
+	}
+	if got := (longest + "kk").LogValue().String(); got != string(longest)+"…" {
+		t.Errorf("%q", got)
+	}
+}

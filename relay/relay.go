@@ -101,8 +101,9 @@ func (r *Relay) count(change func(*Stats)) {
 
 // trouble makes an error visible. It never carries a payload: only keys, types and what the store or the broker said.
 func (r *Relay) trouble(message string, err error, args ...any) {
-	r.count(func(s *Stats) { s.LastError, s.LastErrorAt = message+": "+err.Error(), r.cfg.Now() })
-	r.cfg.Log.Warn(message, slices.Concat([]any{"relay", r.cfg.Name, "error", err}, args)...)
+	what := convergo.Clip(err.Error(), maxShownError)
+	r.count(func(s *Stats) { s.LastError, s.LastErrorAt = message+": "+what, r.cfg.Now() })
+	r.cfg.Log.Warn(message, slices.Concat([]any{"relay", r.cfg.Name, "error", what}, args)...)
 }
 
 // suspects are the aggregates whose last publish gave no answer: it hung, or the publisher panicked. Which event of the

@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/testlog"
 )
 
 // The whole way on a real database and the real clock: three relays, a broker that fails at random, relays that leave
@@ -132,5 +136,50 @@ func TestARowWhoseLaneAndDigestAreWrongHoldsUpNobody(t *testing.T) {
 	}
 	if err := store.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A table of another program may take texts of any length. They are cut in the log, however the failure repeats them.
+func TestABrokenRowsTextsAreCutInTheLog(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	store, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "order.db"), sqlite.Options{Relaxed: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := outbox.New(store, outbox.Config{})
+	err = store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		if err := box.Add(ctx, tx, event("O-1", 1)); err != nil {
+			return err
+		}
+		huge := strings.Repeat("é", 300_000)
+		_, err := tx.ExecContext(ctx, "UPDATE outbox_event SET event_key = ?, aggregate_id = ?, type = ?, topic = ?", huge, huge, huge, huge)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &broker{answer: func(_ context.Context, e convergo.Event) error {
+		return convergo.Permanent(fmt.Errorf("publish %s: no such subject %s", e.Key, e.Type))
+	}}
+	var log testlog.Lines
+	r := start(store, b, relay.Config{Poll: 10 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	for r.Stats().Dead == 0 {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%+v", r.Stats())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.stop(t)
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	text := log.String()
+	if !strings.Contains(text, "an event is dead") || !strings.Contains(text, "éé…") || len(text) > 8000 || !utf8.ValidString(text) {
+		t.Errorf("%d bytes of log: %.3000s", len(text), text)
+	}
+	if last := r.Stats().LastError; len(last) > 3000 {
+		t.Errorf("the last error has %d bytes", len(last))
 	}
 }
