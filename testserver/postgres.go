@@ -248,6 +248,28 @@ func (p *Postgres) Kill() error {
 	return nil
 }
 
+// Pause stops the postmaster and all its children, which are in sessions of their own; Resume lets them go on. Between the two
+// new connections are taken by the system, and nobody answers.
+func (p *Postgres) Pause() error { return p.signalAll(syscall.SIGSTOP) }
+
+// Resume lets a paused server go on.
+func (p *Postgres) Resume() error { return p.signalAll(syscall.SIGCONT) }
+
+func (p *Postgres) signalAll(s syscall.Signal) error {
+	text, err := os.ReadFile(filepath.Join(p.Dir, "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	if err := p.signal(s); err != nil { // first: it starts no more children then
+		return err
+	}
+	for _, pid := range children(first) {
+		_ = syscall.Kill(pid, s) // some have ended by themselves
+	}
+	return nil
+}
+
 // children are the processes whose parent it is, as /proc/<pid>/stat says.
 func children(parent string) (pids []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is a good one

@@ -41,6 +41,8 @@ type state struct {
 	inQueue     table[consumerPlace, inWaitingRow]
 	inPlaces    table[consumerKey, int64] // messageKey → place in its queue
 	inDead      table[string, inDeadRow]
+	inBegun     table[consumerName, begunRow] // by partition
+	inTypes     table[consumerName, int64]    // when an instance last said that it handles the type
 	lastInPlace int64
 	lastInDead  int64
 
@@ -208,6 +210,8 @@ func newState() *state {
 		inQueue:    newTable[consumerPlace, inWaitingRow](consumerPlace.compare),
 		inPlaces:   newTable[consumerKey, int64](consumerKey.compare),
 		inDead:     newTable[string, inDeadRow](strings.Compare),
+		inBegun:    newTable[consumerName, begunRow](consumerName.compare),
+		inTypes:    newTable[consumerName, int64](consumerName.compare),
 		calls:      newTable[int64, callRow](cmp.Compare[int64]),
 		callKeys:   newTable[convergo.Digest, int64](compareDigests),
 		open:       newTable[int64, none](cmp.Compare[int64]),

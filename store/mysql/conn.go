@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -23,21 +24,30 @@ func openPool(cfg *mysql.Config, opts Options, c *counts) (*sql.DB, error) {
 	if err != nil {
 		return nil, errDSN
 	}
-	db := sql.OpenDB(connector{inner, c})
+	db := sql.OpenDB(connector{inner, c, cfg.Timeout, opts.CommitTimeout})
 	db.SetMaxOpenConns(opts.MaxConns)
 	db.SetMaxIdleConns(opts.MaxConns)
 	return db, nil
 }
 
+// errNoAnswer: a server that holds the connection and says nothing, as one does whose process is stopped.
+var errNoAnswer = errors.New("the server does not answer")
+
 type connector struct {
 	driver.Connector
-	counts *counts
+	counts          *counts
+	connect, commit time.Duration // how long an answer is waited for
 }
 
-// Connect implements driver.Connector.
-func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+// Connect implements driver.Connector. The driver bounds the dialing alone: a stopped server's system still takes the connection.
+func (c connector) Connect(parent context.Context) (_ driver.Conn, err error) {
+	ctx, cancel := context.WithTimeout(parent, c.connect)
+	defer cancel()
 	inner, err := c.Connector.Connect(ctx)
 	if err != nil {
+		if ctx.Err() != nil && parent.Err() == nil {
+			err = fmt.Errorf("connect within %v: %w: %w", c.connect, errNoAnswer, err)
+		}
 		return nil, err
 	}
 	whole, ok := inner.(wholeConn)
@@ -45,7 +55,12 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = inner.Close()
 		return nil, fmt.Errorf("the MySQL driver's connection %T lacks a method that is needed; use the version in go.mod", inner)
 	}
-	return &watchedConn{wholeConn: whole, counts: c.counts}, nil
+	// Once for the connection, and not with each transaction: that is a round trip. Of our own connections only.
+	if _, err := whole.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", nil); err != nil {
+		_ = inner.Close()
+		return nil, err
+	}
+	return &watchedConn{wholeConn: whole, counts: c.counts, commit: c.commit}, nil
 }
 
 // wholeConn is what the driver's connections can do.
@@ -103,6 +118,7 @@ type fateKey struct{}
 type watchedConn struct {
 	wholeConn
 	counts *counts
+	commit time.Duration
 	fate   *fate // of the open transaction, or nil
 }
 
@@ -184,7 +200,10 @@ func (c *watchedConn) PrepareContext(ctx context.Context, query string) (driver.
 // BeginTx implements driver.ConnBeginTx.
 func (c *watchedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	c.counts.statements.Add(1)
-	inner, err := c.wholeConn.BeginTx(ctx, opts)
+	if opts.Isolation == driver.IsolationLevel(sql.LevelReadCommitted) {
+		opts.Isolation = driver.IsolationLevel(sql.LevelDefault) // the session's, see Connect
+	}
+	_, err := c.wholeConn.BeginTx(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -193,12 +212,24 @@ func (c *watchedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (drive
 		f = &fate{}
 	}
 	c.fate = f
-	return &watchedTx{inner, c}, nil
+	return &watchedTx{c}, nil
 }
 
-type watchedTx struct {
-	inner driver.Tx
-	conn  *watchedConn
+type watchedTx struct{ conn *watchedConn }
+
+// rollbackTimeout bounds the wait for an answer to ROLLBACK. A connection that is closed meanwhile is rolled back by the server.
+const rollbackTimeout = 10 * time.Second
+
+// end sends the statement that ends the transaction. database/sql gives no context for it, so that one whose caller has
+// gone is ended too; the bound is ours, and the driver closes the connection at it.
+func (t *watchedTx) end(statement string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_, err := t.conn.wholeConn.ExecContext(ctx, statement, nil)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%s within %v: %w: %w", statement, within, errNoAnswer, err)
+	}
+	return err
 }
 
 // Commit implements driver.Tx.
@@ -208,7 +239,7 @@ func (t *watchedTx) Commit() error {
 		_ = t.Rollback()
 		return err
 	}
-	err := c.seen(t.inner.Commit()) // a cluster answers with a deadlock here when another node was first
+	err := c.seen(t.end("COMMIT", c.commit)) // a cluster answers with a deadlock here when another node was first
 	c.fate = nil
 	if err == nil {
 		c.counts.commits.Add(1)
@@ -220,7 +251,7 @@ func (t *watchedTx) Commit() error {
 func (t *watchedTx) Rollback() error {
 	t.conn.counts.statements.Add(1)
 	t.conn.fate = nil
-	return t.inner.Rollback()
+	return t.end("ROLLBACK", min(rollbackTimeout, t.conn.commit))
 }
 
 type watchedRows struct {
@@ -256,8 +287,10 @@ func (s *watchedStmt) QueryContext(ctx context.Context, args []driver.NamedValue
 
 // unreachable tells whether err says that the server is gone, or takes no writes now.
 func unreachable(err error) bool {
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return true
+	for _, gone := range []error{driver.ErrBadConn, mysql.ErrInvalidConn, io.ErrUnexpectedEOF, errNoAnswer} {
+		if errors.Is(err, gone) {
+			return true
+		}
 	}
 	var network interface{ Timeout() bool } // net.Error
 	if errors.As(err, &network) && !errors.Is(err, context.DeadlineExceeded) {

@@ -5,6 +5,12 @@ import "time"
 // FloorClock replaces the clock by which the floor of the lanes trails.
 func (s *Store) FloorClock(now func() time.Time) { s.floor.now = now }
 
+// LookTooEarly has a purge's first look find every event finished, as one does whose snapshot is older than what has become of
+// the events before they were locked.
+func (s *Store) LookTooEarly() {
+	s.sql["SentAmong"] = "SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN (:ids) ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"
+}
+
 // Fit is what becomes of a migration's text.
 func Fit(text, collation string) string { return fit(text, collation) }
 

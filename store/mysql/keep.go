@@ -76,7 +76,8 @@ func (s *Store) eventsBefore(ctx context.Context, before, above int64, window in
 }
 
 // purgeEvents removes those of the events that are finished, up to most. What has a row that says it is unfinished is not locked, and
-// a replay locks the event's row before it makes it pending: asked again under the lock, nothing can be missed.
+// a replay locks the event's row before it makes it pending: asked again under the lock, nothing can be missed. Asked for every way
+// of being unfinished: between the first look and the lock a replayed event may have failed already, and wait or be dead.
 func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, err error) {
 	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		n = 0
@@ -87,9 +88,10 @@ func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, 
 		if len(sent) == 0 {
 			return nil
 		}
-		again, err := list(ctx, tx, scanID, s.sql.Get("PendingAmong"), array(sent))
+		ids := array(sent)
+		again, err := list(ctx, tx, scanID, s.sql.Get("UnfinishedAmong"), ids, ids, ids, ids)
 		if err != nil {
-			return fmt.Errorf("PendingAmong: %w", err)
+			return fmt.Errorf("UnfinishedAmong: %w", err)
 		}
 		sent = slices.DeleteFunc(sent, func(id int64) bool { return slices.Contains(again, id) })
 		if len(sent) == 0 {

@@ -1,5 +1,5 @@
 // Package mysql keeps the engine's rows, and a service's own, in a database of MySQL (8.0.17 and later, 9) or MariaDB (10.6 and
-// later), InnoDB. Every writing transaction is READ COMMITTED, set for the transaction and never for the server; one that the
+// later), InnoDB. Every writing transaction is READ COMMITTED, set for the store's own sessions and never for the server; one that the
 // database aborts to end a deadlock is run again. Texts are compared as bytes, whatever the server's collation is.
 //
 // What a commit survives is the server's to say: Check tells of settings under which it can lose one.
@@ -50,6 +50,9 @@ type Options struct {
 	// LockWait is how long a statement waits for a row that another transaction has locked, in whole seconds. Then the
 	// transaction is rolled back and tried again. Default 10 s.
 	LockWait time.Duration
+	// CommitTimeout is how long the answer to a COMMIT is waited for, whatever the caller's context says. Then the connection is
+	// closed, and nobody knows whether the transaction was kept. Default 30 s.
+	CommitTimeout time.Duration
 	// TLS of the connections; it goes before the tls parameter of the DSN. Default: what the DSN says.
 	TLS *tls.Config
 	// ReadOnly opens an existing database for View and the reading methods only. Nothing is migrated.
@@ -69,6 +72,9 @@ func (o Options) withDefaults(database string) Options {
 	}
 	if o.LockWait < time.Second {
 		o.LockWait = 10 * time.Second
+	}
+	if o.CommitTimeout <= 0 {
+		o.CommitTimeout = 30 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -81,14 +81,14 @@ func TestTheMySQLStoreObeysTheLaws(t *testing.T) {
 			db := raw(t, dsn)
 			_, err := db.ExecContext(t.Context(), "CREATE TABLE law_number (name VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL)")
 			must(t, err)
-			return backend(t, dsn)
+			return backend(t, dsn, mysql.Options{})
 		})
 	})
 }
 
-func backend(t *testing.T, dsn string) storetest.Backend[convergo.Tx] {
+func backend(t *testing.T, dsn string, opts mysql.Options) storetest.Backend[convergo.Tx] {
 	t.Helper()
-	s := open(t, dsn, mysql.Options{})
+	s := open(t, dsn, opts)
 	return storetest.Backend[convergo.Tx]{
 		Store: s, Outbox: s, Relay: s, Inbox: s, Parking: s, Outside: s.Calls(), Requests: s, RowLocks: true,
 		Add: func(ctx context.Context, tx convergo.Tx, name string, n int) error {
@@ -122,7 +122,7 @@ func backend(t *testing.T, dsn string) storetest.Backend[convergo.Tx] {
 		Reopen: func(t *testing.T) storetest.Backend[convergo.Tx] {
 			t.Helper()
 			must(t, s.Close())
-			return backend(t, dsn)
+			return backend(t, dsn, opts)
 		},
 	}
 }

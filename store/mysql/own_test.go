@@ -393,6 +393,39 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
+// A replayed event may fail, wait and die between a purge's first look and its lock.
+func TestAPurgeThatLookedTooEarlyTakesNothingThatIsUnfinished(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		s := open(t, fresh(t, server), mysql.Options{})
+		delayed := event("delayed", 1)
+		delayed.DeliverAt = time.Now().Add(time.Hour)
+		must(t, insert(t.Context(), s, event("sent", 1), event("failed", 1), event("failed", 2), event("dead", 1), delayed))
+		leases := lease(t, s, "r")
+		c, err := s.Claim(t.Context(), leases, 100, time.Now())
+		must(t, err)
+		settlement := relay.Settlement{Leases: leases, Now: time.Now()}
+		for _, p := range c.Events {
+			failure := relay.Failure{Pending: p, Error: "no", Place: "test", Next: time.Now().Add(time.Hour)}
+			switch {
+			case p.Event.Aggregate.ID == "sent":
+				settlement.Sent = append(settlement.Sent, p)
+			case p.Event.Aggregate.ID == "dead":
+				settlement.Dead = append(settlement.Dead, failure)
+			case p.Event.Version == 1:
+				settlement.Failed = append(settlement.Failed, failure)
+			default:
+				settlement.Aside = append(settlement.Aside, p)
+			}
+		}
+		must(t, s.Settle(t.Context(), settlement))
+		must(t, insert(t.Context(), s, event("pending", 1)))
+		s.LookTooEarly()
+		n, err := s.PurgeSent(t.Context(), time.Now().Add(time.Hour), 100)
+		must(t, err)
+		same(t, "purged: what was sent", n, 1)
+	})
+}
+
 func TestOldServersAreRefused(t *testing.T) {
 	for version, old := range map[string]bool{
 		"8.0.16": true, "8.0.17": false, "5.7.44-log": true, "9.7.0": false, "8.4.3-debug": false, "8": true,

@@ -208,6 +208,22 @@ DELETE FROM inbox_mark WHERE consumer = ? AND key_digest = ? AND payload_digest 
 INSERT INTO inbox_version (consumer, aggregate_digest, version) VALUES (?, ?, ?)
 ON DUPLICATE KEY UPDATE version = IF(VALUES(version) > version, VALUES(version), version + LAST_INSERT_ID(1) - 1)
 
+-- name: NoteBegun
+-- Two processes that note at once take turns at the row. Columns are set from left to right: times still sees the old key.
+INSERT INTO inbox_begun (consumer, part, key_digest, times, begun_at) VALUES (?, ?, ?, 1, ?)
+ON DUPLICATE KEY UPDATE times = IF(key_digest = VALUES(key_digest), times + 1, 1), key_digest = VALUES(key_digest), begun_at = VALUES(begun_at)
+
+-- name: CountBegun
+SELECT times FROM inbox_begun WHERE consumer = ? AND part = ?
+
+-- name: RegisterType
+-- Clocks of instances differ: the later time stays. Types are registered in order, so that two instances do not wait for each other.
+INSERT INTO inbox_type (consumer, type, seen_at) VALUES (?, ?, ?)
+ON DUPLICATE KEY UPDATE seen_at = GREATEST(seen_at, VALUES(seen_at))
+
+-- name: RegisteredTypes
+SELECT type FROM inbox_type WHERE consumer = ? AND seen_at >= ? ORDER BY type
+
 -- name: LockBlocked
 -- In order of the primary key. What is not there is not locked.
 SELECT aggregate_digest FROM inbox_blocked FORCE INDEX (PRIMARY)
@@ -474,10 +490,18 @@ SELECT e.id FROM outbox_event AS e FORCE INDEX (PRIMARY)
    AND e.id NOT IN (SELECT w.event_id FROM outbox_waiting AS w)
  ORDER BY e.id LIMIT ? FOR UPDATE SKIP LOCKED
 
--- name: PendingAmong
--- What was made pending while the lock was waited for; asked again, under the lock.
+-- name: UnfinishedAmong
+-- What was made pending before the lock was had, and what has become of it since; asked again, under the lock, in one statement:
+-- an event that moves from one table to another meanwhile is seen in one of them.
 SELECT p.event_id FROM outbox_pending AS p
  WHERE p.event_id IN (SELECT j.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j)
+UNION ALL
+SELECT w.event_id FROM outbox_waiting AS w
+ WHERE w.event_id IN (SELECT j.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j)
+UNION ALL
+SELECT d.event_id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_dead AS d FORCE INDEX (PRIMARY) ON d.event_id = j.id
+UNION ALL
+SELECT d.event_id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_delayed AS d FORCE INDEX (PRIMARY) ON d.event_id = j.id
 
 -- name: PurgeEvents
 DELETE e FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id

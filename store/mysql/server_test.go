@@ -22,6 +22,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/store/mysql"
+	"github.com/convergo/convergo/store/storetest"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -130,4 +131,27 @@ func certificate(t *testing.T) (roots *x509.CertPool, options []string) {
 	must(t, err)
 	roots.AddCert(parsed)
 	return roots, []string{"--ssl-cert=" + filepath.Join(dir, "cert.pem"), "--ssl-key=" + filepath.Join(dir, "key.pem"), "--ssl-ca=" + filepath.Join(dir, "cert.pem")}
+}
+
+// A server whose process is stopped keeps its connections and says nothing.
+func TestAServerThatStandsStillHangsNobody(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			server := testserver.Own(t, k.open)
+			dsn := fresh(t, server)
+			_, err := raw(t, dsn).ExecContext(t.Context(), "CREATE TABLE law_number (name VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL)")
+			must(t, err)
+			var next atomic.Pointer[func()]
+			opts := mysql.Options{Name: "hung", CommitTimeout: 500 * time.Millisecond, Probe: func(at string) {
+				if at == "hung.commit.before" {
+					if f := next.Swap(nil); f != nil {
+						(*f)()
+					}
+				}
+			}}
+			storetest.RunHung(t, backend(t, dsn, opts), storetest.HungServer{
+				Pause: server.Pause, Resume: server.Resume, AtCommit: func(f func()) { next.Store(&f) }, Commit: opts.CommitTimeout,
+			})
+		})
+	}
 }

@@ -126,8 +126,9 @@ const tries = 5
 // error, a panic and runtime.Goexit undo it. When the database aborts the transaction, to end a deadlock or because a lock could
 // not be had, all of it is rolled back and fn runs again from its start, up to five times with a pause between, whatever fn has made
 // of the error: fn resets what it collects outside of tx. Then the error wraps ErrAborted. When the transaction cannot begin, or the
-// server is lost, it is convergo.Unreachable; a server that is lost during the commit may have committed. A ctx that ends before
-// fn has returned rolls back; during the commit it is too late. Functions given to AfterCommit have run on return.
+// server is lost, it is convergo.Unreachable; a server that is lost during the commit, or does not answer within
+// Options.CommitTimeout, may have committed. A ctx that ends before fn has returned rolls back; during the commit it is too late.
+// Functions given to AfterCommit have run on return.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
 }
@@ -188,7 +189,11 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, tx *Tx
 		if e := f.end.Load(); e != nil && e.again {
 			return true, s.lost(err, e)
 		}
-		return false, s.fail("commit (it may have happened if the connection was lost)", err)
+		what := "commit"
+		if unreachable(err) {
+			what = "commit: the answer was lost, it may have been kept"
+		}
+		return false, s.fail(what, err)
 	}
 	s.opts.Probe.At(s.opts.Name + ".commit.after")
 	for _, hook := range tx.hooks {

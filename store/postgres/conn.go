@@ -205,12 +205,13 @@ func again(err error) bool {
 
 // lost tells whether the connection is gone, and not because of ctx.
 func lost(ctx context.Context, conn *sql.Conn) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	gone := true
-	_ = conn.Raw(func(c any) error { gone = c.(*connection).Conn.Conn().IsClosed(); return nil })
-	return gone
+	return ctx.Err() == nil && gone(conn)
+}
+
+func gone(conn *sql.Conn) bool {
+	closed := true
+	_ = conn.Raw(func(c any) error { closed = c.(*connection).Conn.Conn().IsClosed(); return nil })
+	return closed
 }
 
 // session is a connection on which the store's own statements run, in a transaction or each in its own.

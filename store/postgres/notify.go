@@ -85,7 +85,7 @@ func (n *notifier) send(ctx context.Context) {
 			return
 		case <-n.told:
 		}
-		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+		bounded, cancel := context.WithTimeout(ctx, n.store.opts.CommitTimeout)
 		err := n.store.reader(bounded, func(c session) error {
 			defer n.store.rollback(c)
 			return c.raw(func(conn *pgx.Conn) error { _, err := simple(bounded, conn, text); return err })

@@ -57,6 +57,9 @@ type Options struct {
 	// IdleInTransaction is when the server ends a transaction whose process stands still (stopped, or cut off), so that its
 	// locks do not outlive it. Default one minute; negative: never.
 	IdleInTransaction time.Duration
+	// CommitTimeout is how long the answer to a COMMIT is waited for, whatever the caller's context says. Then the connection is
+	// closed, and nobody knows whether the transaction was kept. Default 30 s.
+	CommitTimeout time.Duration
 	// Notify is the shortest time between two NOTIFYs by which this process tells others, after a commit, that there are new
 	// events or calls. They are hints: the relays find out by themselves with their next poll. Default 25 ms; negative: off.
 	Notify time.Duration
@@ -86,6 +89,9 @@ func (o Options) withDefaults(cfg *pgx.ConnConfig) Options {
 	}
 	if o.IdleInTransaction == 0 {
 		o.IdleInTransaction = time.Minute
+	}
+	if o.CommitTimeout <= 0 {
+		o.CommitTimeout = 30 * time.Second
 	}
 	if o.Notify == 0 {
 		o.Notify = 25 * time.Millisecond

@@ -228,6 +228,23 @@ DELETE FROM inbox_mark WHERE consumer = $1 AND key_digest = $2 AND payload_diges
 INSERT INTO inbox_version AS v (consumer, aggregate_digest, version) VALUES ($1, $2, $3)
 ON CONFLICT (consumer, aggregate_digest) DO UPDATE SET version = excluded.version WHERE excluded.version > v.version
 
+-- name: NoteBegun
+-- Two processes that note at once take turns at the row.
+INSERT INTO inbox_begun AS b (consumer, part, key_digest, times, begun_at) VALUES ($1, $2, $3, 1, $4)
+ON CONFLICT (consumer, part) DO UPDATE
+   SET times = CASE WHEN b.key_digest = excluded.key_digest THEN b.times + 1 ELSE 1 END, key_digest = excluded.key_digest, begun_at = excluded.begun_at
+
+-- name: CountBegun
+SELECT times FROM inbox_begun WHERE consumer = $1 AND part = $2
+
+-- name: RegisterType
+-- Clocks of instances differ: the later time stays. Types are registered in order, so that two instances do not wait for each other.
+INSERT INTO inbox_type AS t (consumer, type, seen_at) VALUES ($1, $2, $3)
+ON CONFLICT (consumer, type) DO UPDATE SET seen_at = greatest(t.seen_at, excluded.seen_at)
+
+-- name: RegisteredTypes
+SELECT type FROM inbox_type WHERE consumer = $1 AND seen_at >= $2 ORDER BY type
+
 -- name: BlockedOf
 -- Until the transaction ends nobody else drains these queues or appends to them.
 SELECT b.aggregate_digest FROM inbox_blocked AS b WHERE b.consumer = $1 AND b.aggregate_digest = ANY ($2::bytea[])

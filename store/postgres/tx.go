@@ -131,7 +131,7 @@ func (s *Store) enclosing(ctx context.Context) *Tx {
 // outside the transaction it resets at its start.
 //
 // When the transaction cannot begin, or its connection is lost, the error is convergo.Unreachable; after a COMMIT whose answer
-// was lost nobody knows whether it was kept. A ctx that ends before fn has returned rolls back; during the commit it is too
+// was lost, or did not come within Options.CommitTimeout, nobody knows whether it was kept. A ctx that ends before fn has returned rolls back; during the commit it is too
 // late. Functions given to AfterCommit have run on return. fn must not call Update of the same store: see Nested.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
@@ -209,7 +209,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, tx *Tx
 
 func (s *Store) commit(ctx context.Context, tx *Tx, retry *bool) error {
 	s.opts.Probe.At(s.opts.Name + ".commit.before")
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.CommitTimeout)
 	defer cancel()
 	var refused error
 	err := tx.raw(func(conn *pgx.Conn) error {
@@ -225,14 +225,11 @@ func (s *Store) commit(ctx context.Context, tx *Tx, retry *bool) error {
 		return nil
 	case again(err), errors.Is(err, ErrRolledBack) && again(refused):
 		*retry = true
-	case !errors.Is(err, ErrRolledBack) && lost(bounded, tx.conn):
+	case !errors.Is(err, ErrRolledBack) && gone(tx.conn): // also when the time was over
 		err = convergo.Unreachable(fmt.Errorf("the answer was lost, it may have been kept: %w", err))
 	}
 	return fmt.Errorf("postgres store %s: commit: %w", s.opts.Name, err)
 }
-
-// commitTimeout bounds the wait for an answer to COMMIT; a slow disk answers within seconds.
-const commitTimeout = 30 * time.Second
 
 // refused is the error by which the server has aborted the transaction; nil when it goes on.
 func (t *Tx) refused() (err error) {
@@ -283,9 +280,12 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
+// rollbackTimeout bounds the wait for an answer to ROLLBACK.
+const rollbackTimeout = 5 * time.Second
+
 // rollback ends the transaction. A connection on which that fails is closed: the server then rolls back by itself.
 func (s *Store) rollback(c session) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), min(rollbackTimeout, s.opts.CommitTimeout))
 	defer cancel()
 	_ = c.raw(func(conn *pgx.Conn) error {
 		if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
@@ -361,7 +361,7 @@ func (t *Tx) plain(ctx context.Context, text string) error {
 // undo rolls back to the savepoint. When that fails the transaction is not what we think it is: the connection is closed, and
 // every later statement and the commit fail.
 func (t *Tx) undo(ctx context.Context, savepoint string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.store.opts.CommitTimeout)
 	defer cancel()
 	_ = t.raw(func(conn *pgx.Conn) error {
 		state := stateOf(conn)
@@ -418,6 +418,8 @@ func (s *Store) snapshot(ctx context.Context, begin string, fn func(c session) e
 	if err = fn(c); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.CommitTimeout)
+	defer cancel()
 	return c.raw(func(conn *pgx.Conn) error { return commit(ctx, conn) })
 }
 

@@ -33,7 +33,8 @@ SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = 
 -- it touches the index only. MATERIALIZED: computed once a lane, not once a row. Column 2 is flags: 1, the lane has more;
 -- 2, the event's aggregate is blocked, which is asked for each event only when any aggregate is (that is found out once);
 -- the rest is the lane.
--- The texts come as one, because each column costs the driver several calls; no valid text has the separator in it.
+-- The texts come as one, because each column costs the driver several calls; no valid text has the separator in it. Of a row
+-- that is larger than 16384 bytes comes the event's id in their place. The length of a column is in the head of its row.
 WITH RECURSIVE
     pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
                        UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
@@ -43,8 +44,11 @@ WITH RECURSIVE
 SELECT p.seq,
        4 * bound.lane + (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
             THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest) ELSE 0 END,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.payload,
-       concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers)
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
+       CASE WHEN octet_length(e.payload) <= 16384 THEN e.payload END,
+       CASE WHEN octet_length(e.payload) <= 16384 AND octet_length(e.headers) + octet_length(e.topic) + octet_length(e.type)
+                 + octet_length(e.aggregate_type) + octet_length(e.aggregate_id) + octet_length(e.message_id) + octet_length(e.event_key) <= 16384
+            THEN concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers) ELSE e.id END
   FROM bound
  CROSS JOIN outbox_pending AS p ON p.lane = bound.lane AND p.seq < ifnull(bound.stop, 9223372036854775807)
  CROSS JOIN outbox_event AS e ON e.id = p.event_id
@@ -204,6 +208,22 @@ DELETE FROM inbox_mark WHERE consumer = ? AND key_digest = ? AND payload_digest 
 -- Affects no row when the version is not above the last one.
 INSERT INTO inbox_version (consumer, aggregate_digest, version) VALUES (?, ?, ?)
 ON CONFLICT (consumer, aggregate_digest) DO UPDATE SET version = excluded.version WHERE excluded.version > version
+
+-- name: NoteBegun
+INSERT INTO inbox_begun (consumer, part, key_digest, times, begun_at) VALUES (?, ?, ?, 1, ?)
+ON CONFLICT (consumer, part) DO UPDATE
+   SET times = CASE WHEN key_digest = excluded.key_digest THEN times + 1 ELSE 1 END, key_digest = excluded.key_digest, begun_at = excluded.begun_at
+
+-- name: CountBegun
+SELECT times FROM inbox_begun WHERE consumer = ? AND part = ?
+
+-- name: RegisterType
+-- Clocks of instances differ: the later time stays.
+INSERT INTO inbox_type (consumer, type, seen_at) VALUES (?, ?, ?)
+ON CONFLICT (consumer, type) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)
+
+-- name: RegisteredTypes
+SELECT type FROM inbox_type WHERE consumer = ? AND seen_at >= ? ORDER BY type
 
 -- name: AnyBlocked
 SELECT EXISTS (SELECT 1 FROM inbox_blocked WHERE consumer = ?)

@@ -3,6 +3,9 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -14,6 +17,8 @@ import (
 func retentionLaws[TX any]() []law[TX] {
 	return []law[TX]{
 		{"a purge removes what was sent or discarded and is old, in chunks, and nothing else", purgeSent[TX]},
+		{"an event that is not sent stays, however old it is", unsentStays[TX]},
+		{"a purge beside replays, failures and redrives loses nothing", purgeBeside[TX]},
 		{"ids and positions are never used again (B59)", idsNotReused[TX]},
 		{"a purge of marks removes old ones only, and none of an open dead letter", purgeMarks[TX]},
 		{"a purge of requests and of calls removes finished old ones only", purgeFinished[TX]},
@@ -62,6 +67,132 @@ func purgeSent[TX any](r *rig[TX]) {
 	n, err := r.Operators.Replay(r.ctx, time.Time{}, r.base)
 	r.must(err)
 	equal(r, "left to replay: the young one", n, 1)
+}
+
+// unsentStays: events of every state that is not sent, all older than the horizon; each goes out in the end.
+func unsentStays[TX any](r *rig[TX]) {
+	leases := r.lease("a")
+	var want []string
+	write := func(id string, n int, deliver time.Duration) {
+		e := event(order(id), n)
+		e.CreatedAt = r.base.Add(-1000 * time.Hour)
+		if deliver != 0 {
+			e.DeliverAt = r.base.Add(deliver)
+		}
+		r.insert(e)
+		want = append(want, string(e.Key))
+	}
+	for n := range 3 {
+		write("failed", n+1, 0)
+		write("held", n+1, 0)
+	}
+	write("skipped", 1, 0)
+	write("redriven", 1, 0)
+	c := r.claim(leases, 100, 0)
+	used := inLanes(leases, c.Events)
+	r.settle(used, 0, relay.Settlement{
+		Failed: []relay.Failure{r.fail(of(c, order("failed"))[0], time.Minute)},
+		Aside:  slices.Concat(of(c, order("failed"))[1:], of(c, order("held"))[1:]),
+		Dead:   []relay.Failure{r.fail(of(c, order("held"))[0], 0), r.fail(of(c, order("redriven"))[0], 0)}, HoldAggregate: true,
+	})
+	r.settle(used, 0, relay.Settlement{Dead: []relay.Failure{r.fail(of(c, order("skipped"))[0], 0)}})
+	for _, d := range r.deadEvents() {
+		if d.Event.Aggregate == order("redriven") {
+			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+		}
+	}
+	write("failed", 4, 0) // in the lane of a blocked aggregate
+	write("pending", 1, 0)
+	write("delayed", 1, time.Hour)
+	write("due", 1, -time.Hour)
+
+	n, err := r.Operators.PurgeSent(r.ctx, r.base.Add(1000*time.Hour), 100)
+	r.must(err)
+	equal(r, "purged", n, 0)
+	for _, d := range r.deadEvents() {
+		r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+	}
+	slices.Sort(want)
+	equalLists(r, "sent", slices.Sorted(slices.Values(r.drain(leases, 2*time.Hour))), want...)
+	n, err = r.Operators.PurgeSent(r.ctx, r.base.Add(1000*time.Hour), 100)
+	r.must(err)
+	equal(r, "purged when all was sent", n, len(want))
+}
+
+// drain sends everything that can be claimed at base+after, and returns the keys.
+func (r *rig[TX]) drain(leases []relay.Lease, after time.Duration) (sent []string) {
+	r.Helper()
+	for {
+		c := r.claim(leases, 100, after)
+		if len(c.Events) == 0 {
+			return sent
+		}
+		var s relay.Settlement
+		for _, p := range c.Events {
+			if p.Held {
+				s.Aside = append(s.Aside, p)
+				continue
+			}
+			s.Sent = append(s.Sent, p)
+			sent = append(sent, string(p.Event.Key))
+		}
+		r.settle(inLanes(leases, c.Events), after, s)
+	}
+}
+
+// purgeBeside: what a replay makes pending again fails, waits, dies and is redriven while purges run. The horizon is above all of
+// it, so that only its state protects an event.
+func purgeBeside[TX any](r *rig[TX]) {
+	leases := r.lease("a")
+	for round := range 4 {
+		for n := range 60 {
+			r.insert(event(order(fmt.Sprint(round, "-", n%12)), n/12+1))
+		}
+		r.drain(leases, 0)
+		stop := make(chan struct{})
+		var purges sync.WaitGroup
+		purges.Go(func() {
+			for {
+				if _, err := r.Operators.PurgeSent(r.ctx, r.base.Add(time.Hour), 7); err != nil {
+					r.Error(err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+		_, err := r.Operators.Replay(r.ctx, time.Time{}, r.base)
+		r.must(err)
+		replayed := map[string]int{}
+		c := r.claim(leases, 1000, 0)
+		s, blocked := relay.Settlement{}, map[convergo.Aggregate]bool{}
+		for _, p := range c.Events {
+			replayed[string(p.Event.Key)]++
+			if blocked[p.Event.Aggregate] {
+				s.Aside = append(s.Aside, p)
+				continue
+			}
+			blocked[p.Event.Aggregate] = true
+			s.Failed = append(s.Failed, r.fail(p, 0))
+		}
+		r.settle(inLanes(leases, c.Events), 0, s)
+		r.killEvents(leases, true)
+		for _, d := range r.deadEvents() {
+			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+		}
+		sent := map[string]int{}
+		for _, key := range r.drain(leases, 0) {
+			sent[key]++
+		}
+		close(stop)
+		purges.Wait()
+		if !maps.Equal(sent, replayed) {
+			r.Errorf("round %d: %d events were pending again, %d of them were sent", round, len(replayed), len(sent))
+		}
+	}
 }
 
 func idsNotReused[TX any](r *rig[TX]) {
