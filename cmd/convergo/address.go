@@ -78,7 +78,10 @@ func redacted(text string) string {
 		scheme, _, _ := strings.Cut(text, ":")
 		return scheme + ":xxxxx"
 	}
-	query := a.Query()
+	query, err := url.ParseQuery(a.RawQuery)
+	if err != nil { // nobody knows what stands in it
+		a.RawQuery = "xxxxx"
+	}
 	for name := range query {
 		if !slices.Contains(shownParameters(), name) { // another one may be a password, or a mistyped name of one
 			query.Set(name, "xxxxx")
@@ -127,7 +130,15 @@ type query struct {
 
 func queryOf(a address) (*query, error) {
 	values, err := url.ParseQuery(a.RawQuery)
-	return &query{values: values, read: map[string]bool{}}, err
+	if err != nil {
+		return nil, fmt.Errorf("behind the '?': %w; write %%3B for a ';' and %%25 for a '%%'", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if len(values[name]) > 1 {
+			return nil, fmt.Errorf("?%s stands there %d times; which one is meant?", name, len(values[name]))
+		}
+	}
+	return &query{values: values, read: map[string]bool{}}, nil
 }
 
 func (q *query) text(name string) string {
@@ -135,9 +146,19 @@ func (q *query) text(name string) string {
 	return q.values.Get(name)
 }
 
+// count is a number of things, at least one where it is given; 0 when it is not.
+func (q *query) count(name string) int {
+	before := len(q.errs)
+	n := q.number(name)
+	if n == 0 && q.values.Has(name) && len(q.errs) == before {
+		q.errs = append(q.errs, fmt.Errorf("?%s must be at least 1; without it the default holds", name))
+	}
+	return n
+}
+
 func (q *query) number(name string) int {
 	text := q.text(name)
-	if text == "" {
+	if !q.values.Has(name) {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
@@ -149,7 +170,7 @@ func (q *query) number(name string) int {
 
 func (q *query) duration(name string) time.Duration {
 	text := q.text(name)
-	if text == "" {
+	if !q.values.Has(name) {
 		return 0
 	}
 	d, err := time.ParseDuration(text)
@@ -161,7 +182,7 @@ func (q *query) duration(name string) time.Duration {
 
 func (q *query) flag(name string) bool {
 	text := q.text(name)
-	if text == "" {
+	if !q.values.Has(name) {
 		return false
 	}
 	on, err := strconv.ParseBool(text)

@@ -53,6 +53,9 @@ func (b backends) embedded() bool { return strings.HasPrefix(b.brokerURL(), "emb
 func (b backends) validate() error {
 	for service := range b.Databases {
 		if !slices.Contains(serviceNames(), service) {
+			if !regexp.MustCompile("^[a-z]{1,20}$").MatchString(service) { // it may be a piece of a password
+				service = "xxxxx"
+			}
 			return fmt.Errorf("--databases: there is no service %q; there are %s", service, strings.Join(serviceNames(), ", "))
 		}
 	}
@@ -168,6 +171,39 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	default:
 		return fmt.Sprint(v), nil
 	}
+}
+
+// namedTexts reads NAME=TEXT;NAME=TEXT, or a map of the configuration file. kong's own reading would show what stands behind a ';', and
+// that may be half of a password.
+func namedTexts(ctx *kong.DecodeContext, target reflect.Value) error {
+	all := map[string]string{}
+	switch v := ctx.Scan.Pop().Value.(type) {
+	case string:
+		for i, part := range kong.SplitEscaped(v, ';') {
+			name, text, found := strings.Cut(part, "=")
+			if !found {
+				return fmt.Errorf("part %d of NAME=VALUE;NAME=VALUE has no '='; a ';' inside a value is written \\;, and inside an address also %%3B", i+1)
+			}
+			if _, twice := all[name]; twice {
+				return fmt.Errorf("part %d of NAME=VALUE;NAME=VALUE has the name of an earlier one", i+1)
+			}
+			all[name] = text
+		}
+	case map[string]any:
+		for name, text := range v {
+			all[name] = fmt.Sprint(text)
+		}
+	default:
+		return errors.New("want NAME=VALUE;NAME=VALUE")
+	}
+	if target.IsNil() {
+		target.Set(reflect.ValueOf(all))
+		return nil
+	}
+	for name, text := range all { // the flag may be given several times
+		target.SetMapIndex(reflect.ValueOf(name), reflect.ValueOf(text))
+	}
+	return nil
 }
 
 // shape is what a setting looks like in a file.

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,14 +15,14 @@ import (
 
 // handler is the whole HTTP side: limits, then what is for another process, then who asks, then the service that owns the path.
 func (p *platform) handler() http.Handler {
-	limits := newLimiter(p.cfg.Rate, p.cfg.Burst)
+	limits, clients := newLimiter(p.cfg.Rate, p.cfg.Burst), p.clients()
 	if len(p.cfg.Peers) == 0 {
-		return limits.byAddress(p.here(limits))
+		return limits.byAddress(clients, p.here(limits))
 	}
 	elsewhere := http.NewServeMux()
 	elsewhere.Handle("/", p.here(limits))
-	p.passOn(elsewhere)
-	return limits.byAddress(elsewhere)
+	p.passOn(elsewhere, clients)
+	return limits.byAddress(clients, elsewhere)
 }
 
 // here is the HTTP side of the services of this process.
@@ -246,16 +245,18 @@ func (l *limiter) allow(who string) bool {
 	return v.Allow()
 }
 
-// byAddress allows an address ten times what a principal may: many principals may share one.
-func (l *limiter) byAddress(next http.Handler) http.Handler {
+// byAddress allows a client's address ten times what a principal may: many principals may share one. Whether the process lives is not
+// counted: it costs nothing, and whoever asks may share the address of a client who is in a hurry.
+func (l *limiter) byAddress(c clients, next http.Handler) http.Handler {
 	wide := newLimiter(float64(l.rate)*10, l.burst*10)
-	return wide.by(func(r *http.Request) string {
-		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		if err != nil {
-			return r.RemoteAddr
+	counted := wide.by(c.account, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.URL.Path == "/healthz" {
+			next.ServeHTTP(w, r)
+			return
 		}
-		return host
-	}, next)
+		counted.ServeHTTP(w, r)
+	})
 }
 
 func (l *limiter) byPrincipal(next http.Handler) http.Handler {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -50,6 +51,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
 		helpTexts(),
 		kong.DefaultEnvars("CONVERGO"), kong.Configuration(loadConfig), kong.Writers(s.out, s.err),
+		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(namedTexts)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exited = code }),
 	)
@@ -89,6 +91,8 @@ func helpTexts() kong.Vars {
 		"secrets_help": "The platform's secrets, when several processes share them (default: secrets.json in the data folder, made when missing).",
 		"peers_help": "Where services that run in other processes are reached: requests for them are passed on, and the story of an order is collected " +
 			"from them.",
+		"trusted_proxies_help": "Networks of reverse proxies before this process: of requests from there, and no others, Forwarded or X-Forwarded-For tells " +
+			"the client's address (default: none).",
 		"disturb_help": "With a database or broker outside: commands that make something else go wrong, such as one that kills and restarts the broker; " +
 			"each takes its turn with the kills.",
 	}

@@ -17,7 +17,7 @@ func TestARequestForAnotherProcessIsPassedOnOnceAndNoFurther(t *testing.T) {
 	t.Cleanup(peer.Close)
 	p := &platform{log: slog.New(slog.DiscardHandler), cfg: serveCommand{Services: []string{"order"}, Peers: map[string]string{"payment": peer.URL, "order": "http://127.0.0.1:1"}}}
 	mux := http.NewServeMux()
-	p.passOn(mux)
+	p.passOn(mux, p.clients())
 	ask := func(path string, header http.Header) int {
 		r := httptest.NewRequest(http.MethodPost, path, http.NoBody)
 		for name, values := range header {

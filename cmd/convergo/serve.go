@@ -20,14 +20,15 @@ import (
 
 // serveCommand is `convergo serve`. Every flag is also an environment variable, CONVERGO_….
 type serveCommand struct {
-	backends  `embed:""`
-	Data      string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
-	Secrets   string            `type:"path" placeholder:"FILE" help:"${secrets_help}"`
-	Addr      string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
-	Services  []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
-	Peers     map[string]string `placeholder:"SERVICE=URL" help:"${peers_help}"`
-	PublicURL string            `placeholder:"URL" help:"Where customers and the payment channel reach this process (default: the address)."`
-	World     string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
+	backends       `embed:""`
+	Data           string            `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder; made when missing (default: ${default})."`
+	Secrets        string            `type:"path" placeholder:"FILE" help:"${secrets_help}"`
+	Addr           string            `default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"Address to listen on; port 0 takes a free one (default: ${default})."`
+	Services       []string          `default:"${services}" placeholder:"a,b" help:"Services to run (default: all). Events for the others wait in the broker."`
+	Peers          map[string]string `placeholder:"SERVICE=URL" help:"${peers_help}"`
+	TrustedProxies []string          `placeholder:"CIDR,..." help:"${trusted_proxies_help}"`
+	PublicURL      string            `placeholder:"URL" help:"Where customers and the payment channel reach this process (default: the address)."`
+	World          string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
 	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`
 	UnknownGrace  time.Duration `default:"30s" help:"How long money for an unknown order waits before it is sent back."`
@@ -43,7 +44,7 @@ type serveCommand struct {
 	KeepBroker   time.Duration `default:"168h" help:"How long the broker keeps an event."`
 	KeepRequests time.Duration `default:"168h" help:"How long an Idempotency-Key is remembered."`
 
-	Rate      float64       `default:"200" help:"Requests a second that one principal or address may make; 0 for no limit."`
+	Rate      float64       `default:"200" help:"Requests a second that one principal may make, one address ten times as many; 0 for no limit."`
 	Burst     int           `default:"400" help:"Requests that one principal or address may make at once."`
 	ReadyLag  time.Duration `default:"1m" help:"/flowz says no when an event has waited longer."`
 	StopGrace time.Duration `default:"15s" help:"How long a stop waits for requests in flight."`
@@ -138,6 +139,9 @@ func (c serveCommand) validate() error {
 	}
 	if err := c.validatePeers(); err != nil {
 		return err
+	}
+	if _, err := parseNetworks(c.TrustedProxies); err != nil {
+		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
 	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil) {
 		return fmt.Errorf("--public-url %q is not a base URL such as https://shop.example", redacted(c.PublicURL))

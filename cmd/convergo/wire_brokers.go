@@ -107,7 +107,7 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 	}
 	cfg := nats.Config{
 		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
-		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.number("partitions"), Replicas: q.number("replicas"),
+		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.count("partitions"), Replicas: q.count("replicas"),
 		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
@@ -123,8 +123,8 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
 	cfg := redis.Config{
-		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.number("partitions"),
-		Replicas: q.number("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.count("partitions"),
+		Replicas: q.count("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
 	}
 	if socket := q.text("socket"); socket != "" {
 		cfg.Addr = socket
@@ -146,7 +146,7 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 	user, password := a.account()
 	cfg := rabbitmq.Config{
 		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
-		Partitions: q.number("partitions"), Replicas: q.number("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
+		Partitions: q.count("partitions"), Replicas: q.count("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
 		Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
@@ -162,7 +162,7 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	key, secret := a.account()
 	cfg := rocketmq.Config{
-		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.number("partitions"), TLS: q.tls(),
+		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.count("partitions"), TLS: q.tls(),
 		Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}, LockTerm: q.duration("lease"), Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
@@ -178,8 +178,8 @@ func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 func connectKafka(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
 	cfg := kafka.Config{
-		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.number("partitions"),
-		Replication: q.number("replicas"), MaxMessage: q.number("max_message"), Session: q.duration("lease"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.count("partitions"),
+		Replication: q.count("replicas"), MaxMessage: q.count("max_message"), Session: q.duration("lease"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
 		return nil, err

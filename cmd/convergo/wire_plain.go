@@ -78,7 +78,7 @@ func postgresDSN(a address) (dsn, schema string, pool int, err error) {
 	if err != nil {
 		return "", "", 0, err
 	}
-	schema, pool = q.text("schema"), q.number("pool")
+	schema, pool = q.text("schema"), q.count("pool")
 	if err := errors.Join(q.errs...); err != nil {
 		return "", "", 0, err
 	}
@@ -101,7 +101,7 @@ func mysqlConfig(a address) (cfg *driver.Config, pool int, err error) {
 	if socket := q.text("socket"); socket != "" {
 		cfg.Net, cfg.Addr = "unix", socket
 	}
-	cfg.TLS, pool = q.tls(), q.number("pool")
+	cfg.TLS, pool = q.tls(), q.count("pool")
 	if cfg.DBName == "" {
 		return nil, 0, errors.New("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE")
 	}
