@@ -45,6 +45,17 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 	}
 }
 
+// take handles what was fetched and returns what is not done when the store cannot be reached.
+func (c *Consumer[TX]) take(ctx context.Context, deliveries []Delivery) (rest []Delivery, err error) {
+	if deliveries = c.dismiss(ctx, deliveries); len(deliveries) == 0 {
+		return nil, nil
+	}
+	if deliveries, err = c.begin(ctx, deliveries); err != nil {
+		return deliveries, err
+	}
+	return c.apply(ctx, deliveries)
+}
+
 // apply handles the deliveries in one transaction, and if that fails for a reason that is not an outage one by one, so
 // that a message that spoils every transaction it is in is found and does not hold up the others for ever. It returns
 // what is not done when the store cannot be reached.
@@ -214,36 +225,51 @@ func (c *Consumer[TX]) applyOne(
 		return c.buryMalformed(ctx, tx, d.Event, err, t, now)
 	}
 	handler, known := c.handlers[d.Event.Type]
-	switch {
-	case !known:
-		t.ignored++
-		return nil
-	case blocked[d.Event.Aggregate]:
-		// Delivered again because its ack was lost, this very message may be the queue's head (Enqueue is once per key), or
-		// done with: applied, or the dead letter that blocks. What is done with must not wait behind itself.
-		marked, err := c.peek(ctx, tx, d.Event, now)
+	waits := blocked[d.Event.Aggregate]
+	if !known {
+		awaited, err := c.awaited(ctx, tx, d.Event.Type)
 		if err != nil {
 			return err
 		}
-		if marked == Duplicate {
-			t.duplicates++
+		if !awaited {
+			t.ignored++
 			return nil
 		}
-		t.queued++
-		return c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
-	case c.overdelivered(d):
+		waits = true
+	}
+	if suspect := c.overdelivered(d); waits || suspect {
 		marked, err := c.peek(ctx, tx, d.Event, now)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if marked == Fresh {
+		case waits:
+			blocked[d.Event.Aggregate] = blocked[d.Event.Aggregate] || marked != Duplicate
+			return c.queueUp(ctx, tx, d, marked, t, now)
+		case marked == Fresh:
 			blocked[d.Event.Aggregate] = true
-			return c.suspect(ctx, tx, d, t, now)
+			t.accuse(d.Event.Aggregate)
+			return c.suspect(ctx, tx, d.Event, overdelivery(d), t, now)
 		}
 	}
 	blocks, err := c.first(ctx, tx, Queued{Event: d.Event}, handler, v, t, now)
 	if blocks {
 		blocked[d.Event.Aggregate] = true
+	}
+	return err
+}
+
+// queueUp puts a delivery behind the others of its aggregate, which is blocked. Delivered again because its ack was lost, this very
+// message may be the queue's head (Enqueue is once per key), or done with: applied, or the dead letter that blocks. What is done with
+// must not wait behind itself. One that is suspected behind another suspect of its aggregate is tried alone like that one.
+func (c *Consumer[TX]) queueUp(ctx context.Context, tx TX, d Delivery, marked Marked, t *tally, now time.Time) error {
+	if marked == Duplicate {
+		t.duplicates++
+		return nil
+	}
+	t.queued++
+	err := c.parking.Enqueue(ctx, tx, c.cfg.Consumer, d.Event, now)
+	if err == nil && marked == Fresh && t.accused[d.Event.Aggregate] && c.overdelivered(d) {
+		err = c.suspect(ctx, tx, d.Event, overdelivery(d), t, now)
 	}
 	return err
 }

@@ -35,10 +35,15 @@ type Config struct {
 	MaxAttempts int
 	OnDead      Policy // default HoldAggregate
 	// Redeliveries is how often the broker may deliver a message that was never settled before it is suspected of killing the
-	// process, and tried alone; -1: never. Only with brokers that count deliveries. Default 10.
+	// process, and tried alone; -1: never. Where the broker does not count deliveries (Delivery.Partition), and for messages that
+	// wait in a queue, it is how many processes may have begun with it in a row. Default 10.
 	Redeliveries int
 	// Trials is how many attempts at a suspected message may begin and not end before it is a dead letter. Default 3.
 	Trials int
+	// Await is for how long events of a type that this instance has no handler for are kept, with the later ones of their
+	// aggregates, for one that has: counted from when such an instance was last seen running. Afterwards they are ignored. -1:
+	// they are ignored at once. Default 24 h.
+	Await time.Duration
 	// RefuseStale drops, and counts, events whose version is not above the last one applied of their aggregate, by whichever
 	// instance. It is what keeps the order when a reader or a relay that stood still for too long wakes up beside its successor.
 	RefuseStale bool
@@ -74,7 +79,7 @@ type Stats struct {
 	Duplicates int64
 	Stale      int64
 	Ignored    int64 // of a type without a handler
-	Queued     int64 // put behind a blocked aggregate
+	Queued     int64 // put behind a blocked aggregate, or kept for an instance that has a handler
 	Failed     int64 // attempts that will be repeated
 	Dead       int64 // dead letters written
 	AckErrors  int64 // acknowledgements that failed; each leads to a redelivery
@@ -93,6 +98,9 @@ type Consumer[TX any] struct {
 	foreign  atomic.Pointer[Foreign]
 	careful  int                   // by the loop of new messages alone: see commit
 	survived map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
+	notes    Notes[TX]             // nil: the store has none
+	begun    begun
+	others   others
 	stats    struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64
 	}
@@ -118,6 +126,9 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 	if cfg.Trials <= 0 {
 		cfg.Trials = 3
 	}
+	if cfg.Await == 0 {
+		cfg.Await = 24 * time.Hour
+	}
 	if cfg.Outage.Base <= 0 && len(cfg.Outage.Schedule) == 0 {
 		cfg.Outage = convergo.Backoff{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 	}
@@ -133,14 +144,16 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	notes, _ := any(parking).(Notes[TX])
 	return &Consumer[TX]{
 		store: store, parking: parking, source: source, cfg: cfg, handlers: map[string]Handler[TX]{}, wake: make(chan struct{}, 1),
-		survived: map[convergo.Key]bool{},
+		survived: map[convergo.Key]bool{}, notes: notes,
 	}
 }
 
 // Handle names the handler of an event type. Call it before Run. Events of a type without a handler are acknowledged and
-// counted as ignored. A second handler of one type is a programming error and panics.
+// counted as ignored, unless another instance of the consumer has one: see Config.Await. A second handler of one type is a
+// programming error and panics.
 func (c *Consumer[TX]) Handle(eventType string, h Handler[TX]) {
 	if _, twice := c.handlers[eventType]; twice || h == nil {
 		panic(fmt.Sprintf("inbox: handler of %q: there is one already, or it is nil", eventType))
@@ -170,8 +183,8 @@ func (c *Consumer[TX]) Stats() Stats {
 // goroutine (runtime.Goexit). What it was doing is rolled back.
 var ErrStopped = errors.New("consumer stopped by itself")
 
-// Run applies events until ctx ends, finishes the transaction in flight within Config.Timeout and returns nil. Two loops
-// run beside one another: one takes new messages from the source, one retries queues of blocked aggregates.
+// Run registers the types that have handlers and then applies events until ctx ends, finishes the transaction in flight within
+// Config.Timeout and returns nil. Two loops run beside one another: one takes new messages from the source, one retries queues of blocked aggregates.
 //
 // Can the two break the order of an aggregate? Say m4 waits in its queue and m5 arrives.
 //  1. The batch loop asks Blocked inside the write transaction that will apply or enqueue m5. Where writers are serialised
@@ -192,6 +205,10 @@ func (c *Consumer[TX]) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	c.begun = begun{parts: map[string]bool{}, accused: map[string]int{}}
+	if !c.introduce(ctx) {
+		return nil
+	}
 	done := make(chan struct{}, 2)
 	for name, loop := range map[string]func(context.Context){"batch": c.batches, "retry": c.retries} {
 		go func() {

@@ -20,6 +20,14 @@ import (
 type tally struct {
 	applied, duplicates, stale, ignored, queued int64
 	failed, dead                                []Failure
+	accused                                     map[convergo.Aggregate]bool // a suspect of the batch heads their queues
+}
+
+func (t *tally) accuse(a convergo.Aggregate) {
+	if t.accused == nil {
+		t.accused = map[convergo.Aggregate]bool{}
+	}
+	t.accused[a] = true
 }
 
 func (c *Consumer[TX]) publish(t *tally) {

@@ -16,8 +16,12 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		now := c.cfg.Now()
+		c.stayRegistered(ctx, now)
 		worked := false
-		due, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound, now)
+		due, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound+c.others.skipped(now), now)
+		if due = c.others.leave(due); err == nil {
+			err = c.beginQueue(ctx, due)
+		}
 		if err == nil {
 			worked, err = c.drainAll(ctx, due)
 		}
@@ -30,10 +34,10 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 		case worked:
 			failures = 0 // and look again at once
 		default:
-			// Nothing was due, or another instance has the queues that were.
+			// Nothing was due, or another instance has the queues that were, or shall have them.
 			failures = 0
 			wait := c.cfg.Poll
-			if !next.IsZero() {
+			if !next.IsZero() && (next.After(now) || len(c.others.queues) == 0) {
 				wait = min(wait, max(next.Sub(now), 10*time.Millisecond))
 			}
 			c.sleep(ctx, wait, c.wake)
@@ -70,6 +74,9 @@ func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked 
 	switch {
 	case err == nil && r.trial:
 		return true, c.try(ctx, r.head)
+	case err == nil && r.elsewhere:
+		c.others.keepOff(a, c.cfg.Now())
+		return false, nil
 	case err == nil:
 		return r.read > 0, nil
 	case r.read == 0 || convergo.VerdictOf(err) == convergo.Outage:
@@ -80,9 +87,10 @@ func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked 
 
 // round is what one transaction of a drain found.
 type round struct {
-	read  int    // messages
-	head  Queued // the first of them
-	trial bool   // head is on trial: see try
+	read      int    // messages
+	head      Queued // the first of them
+	trial     bool   // head is on trial: see try
+	elsewhere bool   // head is for another instance: see awaited
 }
 
 // drainSome makes an attempt at up to most messages of the queue.
@@ -102,21 +110,15 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, a convergo.Aggregate, most
 			return nil
 		}
 		r.head = messages[0]
+		if r.elsewhere, err = c.elsewhere(ctx, tx, r.head.Event); err != nil || r.elsewhere {
+			return err
+		}
 		if suspected(r.head) {
 			r.trial, err = c.arraign(ctx, tx, r.head, &t, now)
 			return err
 		}
-		for _, m := range messages {
-			if suspected(m) { // not beside others
-				break
-			}
-			blocks, err := c.retry(ctx, tx, m, &t, now)
-			if err != nil {
-				return err
-			}
-			if blocks {
-				break
-			}
+		if err := c.retrySome(ctx, tx, messages, &t, now); err != nil {
+			return err
 		}
 		c.cfg.Probe.At("inbox.handled")
 		return nil
@@ -129,6 +131,22 @@ func (c *Consumer[TX]) drainSome(ctx context.Context, a convergo.Aggregate, most
 	}
 	c.publish(&t)
 	return r, nil
+}
+
+// retrySome makes an attempt at each message until one blocks the others, is on trial, or is for another instance.
+func (c *Consumer[TX]) retrySome(ctx context.Context, tx TX, messages []Queued, t *tally, now time.Time) error {
+	for _, m := range messages {
+		if suspected(m) { // not beside others
+			return nil
+		}
+		if elsewhere, err := c.elsewhere(ctx, tx, m.Event); err != nil || elsewhere {
+			return err
+		}
+		if blocks, err := c.retry(ctx, tx, m, t, now); err != nil || blocks {
+			return err
+		}
+	}
+	return nil
 }
 
 // blameHead records that head's transaction failed, unless another instance has worked on the queue since.
@@ -158,7 +176,7 @@ func (c *Consumer[TX]) retry(ctx context.Context, tx TX, m Queued, t *tally, now
 		return false, err
 	}
 	handler, known := c.handlers[m.Event.Type]
-	if !known { // it had a handler when it was queued
+	if !known { // it had a handler when it was queued, here or in another instance
 		t.ignored++
 		return false, c.parking.Dequeue(ctx, tx, c.cfg.Consumer, m.Event, now)
 	}

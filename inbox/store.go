@@ -71,7 +71,8 @@ type Parking[TX any] interface {
 	// Enqueue appends an event to its aggregate's queue; once per consumer and message. A message in a queue is known by its
 	// key, aggregate and payload together, here and below: one that has another's key is not taken for it.
 	Enqueue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
-	// Fail records a failed attempt: the event is (or becomes) the head of its aggregate's queue, due again at f.Next.
+	// Fail records a failed attempt: the event is (or becomes) the head of its aggregate's queue, due again at f.Next. One that
+	// waits in the queue already keeps its place.
 	Fail(ctx context.Context, tx TX, consumer string, f Failure, now time.Time) error
 	// Due returns up to limit aggregates whose queue is due, and when the next one will be due (zero: none waits). It locks
 	// nothing and may be out of date before it returns: what is to be done is read with Queue.
@@ -89,6 +90,20 @@ type Parking[TX any] interface {
 	Bury(ctx context.Context, tx TX, consumer string, f Failure, hold bool, now time.Time) (buried bool, err error)
 }
 
+// Notes is what a Parking may have besides: what the instances of a consumer tell one another through its database. Without it
+// a message that kills its process is found only with sources that count deliveries, and an event of a type without a handler is
+// ignored even if a newer instance has one. All methods act inside tx.
+type Notes[TX any] interface {
+	// Begin notes that work is about to begin at the message with that key, the first of a partition that is not done with, and
+	// returns how often in a row that was noted: 1 when the partition's last note was of another key. Config.Redeliveries is
+	// measured by it. part is a partition's name, of at most 300 bytes.
+	Begin(ctx context.Context, tx TX, consumer, part string, key convergo.Key, now time.Time) (times int, err error)
+	// Register notes that an instance of the consumer has handlers for the types, and runs at now.
+	Register(ctx context.Context, tx TX, consumer string, types []string, now time.Time) error
+	// Registered returns the types that were registered for the consumer at since or later.
+	Registered(ctx context.Context, tx TX, consumer string, since time.Time) ([]string, error)
+}
+
 // Delivery is one message from a broker.
 type Delivery struct {
 	Event convergo.Event
@@ -96,13 +111,18 @@ type Delivery struct {
 	Malformed error
 	// Attempt counts deliveries by the broker, 1 for the first, 0 when it cannot tell.
 	Attempt int
+	// Partition names, where the broker cannot count the deliveries to processes that died, the ordered part of its events that
+	// this one is of: whoever has it next begins with the first of its messages that is not acknowledged. At most 300 bytes. It
+	// lets the inbox count itself. Empty: the broker counts, or has no order.
+	Partition string
 	// Ack tells the broker that the message is done with. A failed Ack leads to a redelivery, nothing worse.
 	Ack func(ctx context.Context) error
 	// Return hands the message back, to be delivered again after the delay.
 	Return func(ctx context.Context, delay time.Duration) error
 }
 
-// Source is what the inbox needs of a broker: one durable named subscription.
+// Source is what the inbox needs of a broker: one durable named subscription. It may deliver events of other types than were asked
+// for, of the same topics: what no instance of the consumer has a handler for is acknowledged and ignored.
 type Source interface {
 	// Fetch returns between 1 and most deliveries, in the broker's order. It waits until there is one or ctx ends. Any
 	// error is an outage; the consumer pauses and calls again.

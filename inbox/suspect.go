@@ -14,8 +14,8 @@ import (
 // stack, which no recover catches. Its transaction is rolled back, nothing is recorded, the broker delivers it again, and
 // the next process dies of it too, for ever, with every message of its batch.
 //
-// The only trace is the broker's count of deliveries. It accuses the whole batch, and an outage of the database raises it
-// as well, so it is a suspicion and no proof:
+// The only trace is the broker's count of deliveries, or our own of beginnings: see begun. It accuses the whole batch, and an outage
+// of the database raises it as well, so it is a suspicion and no proof:
 //
 //  1. A message that was delivered more often than Config.Redeliveries is not handled but put at the head of its
 //     aggregate's queue, in the batch's transaction, with the note that it is suspected.
@@ -35,14 +35,18 @@ func (c *Consumer[TX]) overdelivered(d Delivery) bool {
 	return c.cfg.Redeliveries > 0 && d.Attempt > c.cfg.Redeliveries
 }
 
-// suspect puts a delivery at the head of its aggregate's queue, to be tried alone.
-func (c *Consumer[TX]) suspect(ctx context.Context, tx TX, d Delivery, t *tally, now time.Time) error {
+func overdelivery(d Delivery) string {
+	return fmt.Sprintf("delivered %d times and never settled", d.Attempt)
+}
+
+// suspect lets a message be tried alone. One that is in no queue becomes the head of its aggregate's.
+func (c *Consumer[TX]) suspect(ctx context.Context, tx TX, e convergo.Event, why string, t *tally, now time.Time) error {
 	f := Failure{
-		Event: d.Event, Attempts: 1, Place: placeProcess, Next: now,
-		Error: fmt.Sprintf("%sdelivered %d times and never settled: it may kill the process, so it is tried alone", suspicion, d.Attempt),
+		Event: e, Attempts: 1, Place: placeProcess, Next: now,
+		Error: fmt.Sprintf("%s%s: it may kill the process, so it is tried alone", suspicion, why),
 	}
 	if err := c.parking.Fail(ctx, tx, c.cfg.Consumer, f, now); err != nil {
-		return fmt.Errorf("parking %s: %w", d.Event.Key, err)
+		return fmt.Errorf("parking %s: %w", e.Key, err)
 	}
 	t.failed = append(t.failed, f)
 	return nil

@@ -24,6 +24,7 @@ var (
 	_ relay.Store                   = (*memory.Store)(nil)
 	_ inbox.Store[*memory.Tx]       = (*memory.Store)(nil)
 	_ inbox.Parking[*memory.Tx]     = (*memory.Store)(nil)
+	_ inbox.Notes[*memory.Tx]       = (*memory.Store)(nil)
 	_ idempotency.Store[*memory.Tx] = (*memory.Store)(nil)
 	_ outside.Store[*memory.Tx]     = memory.Calls{}
 	_ ops.Store                     = (*memory.Store)(nil)

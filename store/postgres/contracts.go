@@ -19,6 +19,7 @@ var (
 	_ relay.Store                    = (*Store)(nil)
 	_ inbox.Store[convergo.Tx]       = (*Store)(nil)
 	_ inbox.Parking[convergo.Tx]     = (*Store)(nil)
+	_ inbox.Notes[convergo.Tx]       = (*Store)(nil)
 	_ outside.Store[convergo.Tx]     = Calls{}
 	_ idempotency.Store[convergo.Tx] = (*Store)(nil)
 	_ ops.Store                      = (*Store)(nil)

@@ -75,6 +75,7 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 		{"leases", leaseLaws[TX]()},
 		{"relay", relayLaws[TX]()},
 		{"inbox", inboxLaws[TX]()},
+		{"notes", noteLaws[TX]()},
 		{"outside", outsideLaws[TX]()},
 		{"requests", requestLaws[TX]()},
 		{"instances", instanceLaws[TX]()},
