@@ -1,7 +1,6 @@
 package inbox_test
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testlog"
 )
 
 // from is an event that the platform's relay has sent.
@@ -21,7 +21,7 @@ func TestAnEventOfAnotherPlatformStopsTheConsumerAndNothingIsAcknowledged(t *tes
 	bubble(t, func(t *testing.T) {
 		s := newStore()
 		src := newSource(from("north", event("O-1", 1)), from("south", event("O-2", 1)), from("north", event("O-3", 1)))
-		var log bytes.Buffer
+		var log testlog.Lines
 		c, stop := running(t, s, src, inbox.Config{
 			Origin: "north", Place: "nats://broker, prefix ev", Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}, moved(s.effect))

@@ -52,12 +52,16 @@ func Encode(subject string, e convergo.Event) *nats.Msg {
 }
 
 // messageID is what the server drops repeats by: the event key, and the place in the outbox's queue when it is known, which
-// is another one when the event is replayed.
+// is another one when the event is replayed. Another platform's event of the same key is another event.
 func messageID(e convergo.Event) string {
-	if e.Position == 0 {
-		return string(e.Key)
+	id := string(e.Key)
+	if e.Origin != "" {
+		id = e.Origin + "/" + id
 	}
-	return string(e.Key) + "#" + strconv.FormatInt(e.Position, 10)
+	if e.Position == 0 {
+		return id
+	}
+	return id + "#" + strconv.FormatInt(e.Position, 10)
 }
 
 // Decode is the inverse of Encode. Its error is that of convergo.FromWire.

@@ -188,6 +188,10 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 			f.services = append(f.services, m)
 		}
 	}
+	shared, err := readSecrets(secretsPath)
+	if err != nil {
+		return nil, err
+	}
 	var unclaimed []string
 	for _, s := range unheard() {
 		unclaimed = append(unclaimed, s.String())
@@ -202,6 +206,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Args: []string{
 			"relay", "--name", fmt.Sprintf("relay-%d", i+1), "--addr", address, "--lease", f.lease.String(), "--log", "warn",
 			"--retry-base", "50ms", "--retry-cap", "500ms", "--unclaimed", strings.Join(unclaimed, ","),
+			"--platform-id", shared.platform(),
 		}, Env: []string{"CONVERGO_DATABASE=" + c.databaseURL(dir, service), "CONVERGO_BROKER=" + c.brokerURL()}}
 		f.relays = append(f.relays, m)
 	}

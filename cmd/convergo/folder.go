@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/convergo/convergo"
 )
 
 // folder is a data folder that this process holds: nobody else runs a platform on it.
 type folder struct {
 	path    string
 	lock    *flock.Flock
+	shared  bool // the secrets are a file that other processes read too
 	Secrets secrets
 	// Died is when the process that held it last was surely alive, if it did not stop cleanly; zero when it did.
 	Died time.Time
@@ -29,6 +32,8 @@ type secrets struct {
 	OperatorKey   string `json:"operator_key"`   // bearer of set-up and operations requests
 	SessionSecret string `json:"session_secret"` // signs the sessions of users, and client tokens
 	ChannelSecret string `json:"channel_secret"` // whsec_…: signs notices and requests between us and the payment channel
+	// PlatformID is no secret: it is on every event. It stays when a secret is changed; see platform.
+	PlatformID string `json:"platform_id,omitempty"`
 }
 
 const (
@@ -76,7 +81,7 @@ func (f *folder) occupy(secretsPath string) error {
 	if err := os.WriteFile(filepath.Join(f.path, lockFile), []byte(who), 0o600); err != nil {
 		return fmt.Errorf("data folder %s: %w", f.path, err)
 	}
-	if secretsPath != "" {
+	if f.shared = secretsPath != ""; f.shared {
 		f.Secrets, err = readSecrets(secretsPath)
 	} else {
 		f.Secrets, err = loadSecrets(f.path)
@@ -126,7 +131,7 @@ func loadSecrets(path string) (secrets, error) {
 	var s secrets
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s = secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random())}
+		s = secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random()), newPlatformID()}
 		if text, err = json.MarshalIndent(s, "", "  "); err != nil {
 			return s, err
 		}
@@ -155,6 +160,9 @@ func parseSecrets(name string, text []byte) (secrets, error) {
 	}
 	if s.OperatorKey == "" || s.SessionSecret == "" || s.ChannelSecret == "" {
 		return s, fmt.Errorf("secrets: %s lacks one of operator_key, session_secret, channel_secret", name)
+	}
+	if err := convergo.ValidateOrigin(s.PlatformID); err != nil {
+		return s, fmt.Errorf("secrets: %s: platform_id: %w", name, err)
 	}
 	return s, nil
 }

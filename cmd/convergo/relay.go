@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/retain"
 )
@@ -24,6 +25,8 @@ type relayCommand struct {
 	Broker   string          `required:"" placeholder:"URL" help:"${relay_broker_help}"`
 	Addr     string          `default:"127.0.0.1:8081" placeholder:"HOST:PORT" help:"Address of /healthz, /readyz and /stats (default: ${default})."`
 	Name     string          `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
+
+	PlatformID string `placeholder:"ID" help:"Platform on the events: that of the services that this relay works beside (default: none)."`
 
 	Workers     int           `default:"2" help:"Batches in flight at most."`
 	Batch       int           `default:"512" help:"Events in a batch at most."`
@@ -50,6 +53,9 @@ func (c relayCommand) validate() error {
 	}
 	if strings.HasPrefix(c.Broker, "embedded:") {
 		return errors.New("--broker embedded: is inside the process of `convergo serve`; a relay needs a broker that others can reach")
+	}
+	if err := convergo.ValidateOrigin(c.PlatformID); err != nil {
+		return fmt.Errorf("--platform-id: %w", err)
 	}
 	return positive([]setting{
 		{"--lease", c.Lease}, {"--poll", c.Poll}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap}, {"--keep-sent", c.KeepSent},
@@ -85,7 +91,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	policy := relay.TopicPolicy{Backoff: backoff(c.RetryBase, c.RetryCap), MaxAttempts: c.MaxAttempts}
 	r := relay.New(store, to, relay.Config{
 		Name: c.Name, Workers: c.Workers, Batch: c.Batch, Lease: c.Lease, Poll: c.Poll, Log: log,
-		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(),
+		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(), Origin: c.PlatformID,
 	})
 	store.OnEvents(r.Wake)
 	keeper := retain.New([]retain.Job{{Name: "sent events", Keep: c.KeepSent, Purge: store.PurgeSent}}, retain.Config{Log: log})

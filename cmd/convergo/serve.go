@@ -30,6 +30,8 @@ type serveCommand struct {
 	PublicURL      string            `placeholder:"URL" help:"Where customers and the payment channel reach this process (default: the address)."`
 	World          string            `placeholder:"URL" help:"Base URL of the payment channel, carrier and messenger (default: simulated inside this process)."`
 
+	platformFlags `embed:""`
+
 	PaymentWindow time.Duration `default:"30m" help:"How long an order may stay unpaid."`
 	UnknownGrace  time.Duration `default:"30s" help:"How long money for an unknown order waits before it is sent back."`
 	Transit       time.Duration `default:"10s" help:"How long a simulated parcel travels."`
@@ -137,6 +139,9 @@ func (c serveCommand) validate() error {
 			return fmt.Errorf("--services: %q stands there twice", name)
 		}
 	}
+	if err := c.validatePlatform(); err != nil {
+		return err
+	}
 	if err := c.validatePeers(); err != nil {
 		return err
 	}
@@ -229,7 +234,7 @@ func (p *platform) serve(ctx context.Context, listener net.Listener) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	server := &http.Server{
-		Handler: p.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
+		Handler: p.truthful(p.handler()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 	ran, served := make(chan error, 1), make(chan error, 1)

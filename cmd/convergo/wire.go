@@ -102,6 +102,9 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	if err = f.remember(databases); err != nil {
 		return nil, err
 	}
+	if err = f.keepPlatformID(); err != nil {
+		return nil, err
+	}
 	return p, p.refill(ctx)
 }
 
@@ -149,7 +152,9 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 	if p.broker.inside != nil {
 		workers = 1 // it answers at once: a second worker would only halve the batches
 	}
-	u.relay = relay.New(u.store, p.broker, relay.Config{Name: name, Workers: workers, Lease: p.cfg.Lease, Log: log, Probe: of(name, p.probe)})
+	u.relay = relay.New(u.store, unshared{p.broker, p}, relay.Config{
+		Name: name, Workers: workers, Lease: p.cfg.Lease, Origin: p.origin(), Log: log, Probe: of(name, p.probe),
+	})
 	u.store.OnEvents(u.relay.Wake)
 	u.store.OnCalls(u.calls.Wake)
 	handlers := u.service.Handlers()
@@ -165,6 +170,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 		}
 		u.inbox = inbox.New[convergo.Tx](u.store, u.store, source, inbox.Config{
 			Consumer: name, Backoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap), Log: log, Probe: of(name, p.probe),
+			Origin: p.origin(), TakeFrom: p.cfg.TakeFrom, PassOver: p.cfg.PassOver, Place: p.cfg.place(),
 		})
 		for eventType, h := range handlers {
 			if p.cfg.FaultRate > 0 {
