@@ -96,6 +96,10 @@ func (p *Portion) add(e Pending, id int64, size int32) {
 		last := &p.events[n-1]
 		p.mixed = p.mixed || !last.Queued && inLane(last, &e) > 0
 	}
+	if n := len(p.events); n == cap(p.events) { // by itself it would grow more often, and copy more
+		more := max(n, min(3*n, 1024), 16)
+		p.events, p.notes = slices.Grow(p.events, more), slices.Grow(p.notes, more)
+	}
 	p.events = append(p.events, e)
 	this := int32(len(p.events))
 	link := &s.rear

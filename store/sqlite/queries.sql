@@ -43,15 +43,16 @@ WITH RECURSIVE
          FROM pending WHERE (?1 >> pending.lane) & 1)
 SELECT p.seq,
        4 * bound.lane + (bound.stop IS NOT NULL) + CASE WHEN EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.lane >= 0)
-            THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = e.aggregate_digest) ELSE 0 END,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
-       CASE WHEN octet_length(e.payload) <= 16384 THEN e.payload END,
-       CASE WHEN octet_length(e.payload) <= 16384 AND octet_length(e.headers) + octet_length(e.topic) + octet_length(e.type)
-                 + octet_length(e.aggregate_type) + octet_length(e.aggregate_id) + octet_length(e.message_id) + octet_length(e.event_key) <= 16384
-            THEN concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers) ELSE e.id END
+            THEN 2 * EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = ifnull(e.aggregate_digest,
+                 (SELECT v.aggregate_digest FROM outbox_event AS v WHERE v.id = p.event_id))) ELSE 0 END,
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.payload,
+       CASE WHEN e.id IS NULL THEN p.event_id ELSE
+            concat_ws(char(31), e.topic, e.type, e.aggregate_type, e.aggregate_id, e.message_id, e.event_key, e.headers) END
   FROM bound
  CROSS JOIN outbox_pending AS p ON p.lane = bound.lane AND p.seq < ifnull(bound.stop, 9223372036854775807)
- CROSS JOIN outbox_event AS e ON e.id = p.event_id
+  LEFT JOIN outbox_event AS e ON e.id = p.event_id AND octet_length(e.payload) <= 16384
+       AND octet_length(e.headers) + octet_length(e.topic) + octet_length(e.type) + octet_length(e.aggregate_type) + octet_length(e.aggregate_id)
+           + octet_length(e.message_id) + octet_length(e.event_key) <= 16384
 
 -- name: ClaimOne
 SELECT e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
@@ -68,12 +69,31 @@ SELECT l.lane FROM outbox_lane AS l
 SELECT aggregate_digest FROM outbox_blocked WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ? + 0
 
 -- name: ClaimQueue
-SELECT w.seq, w.attempts,
+-- Of an event that is larger than 16384 bytes only the id.
+SELECT w.seq, w.attempts, w.event_id, e.id,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
        e.message_id, e.event_key, e.headers, e.payload
   FROM outbox_waiting AS w
- CROSS JOIN outbox_event AS e ON e.id = w.event_id
+  LEFT JOIN outbox_event AS e ON e.id = w.event_id AND octet_length(e.payload) <= 16384
+       AND octet_length(e.headers) + octet_length(e.topic) + octet_length(e.type) + octet_length(e.aggregate_type) + octet_length(e.aggregate_id)
+           + octet_length(e.message_id) + octet_length(e.event_key) <= 16384
  WHERE w.aggregate_digest = ? ORDER BY w.seq LIMIT ? + 0
+
+-- name: EventSizes
+-- What is known of large events without reading what is large. The last eight are sizes.
+SELECT e.id, e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
+       CASE WHEN octet_length(e.topic) <= 100 THEN e.topic END, CASE WHEN octet_length(e.type) <= 100 THEN e.type END,
+       CASE WHEN octet_length(e.aggregate_type) <= 100 THEN e.aggregate_type END, CASE WHEN octet_length(e.aggregate_id) <= 255 THEN e.aggregate_id END,
+       CASE WHEN octet_length(e.message_id) <= 255 THEN e.message_id END, CASE WHEN octet_length(e.event_key) <= 255 THEN e.event_key END,
+       '', NULL,
+       octet_length(e.topic), octet_length(e.type), octet_length(e.aggregate_type), octet_length(e.aggregate_id),
+       octet_length(e.message_id), octet_length(e.event_key), octet_length(e.headers), octet_length(e.payload)
+  FROM json_each(?) AS j CROSS JOIN outbox_event AS e ON e.id = j.value
+
+-- name: LargeEvents
+SELECT e.id, e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM json_each(?) AS j CROSS JOIN outbox_event AS e ON e.id = j.value
 
 -- name: DueDelayed
 -- In the order in which they join their lane.

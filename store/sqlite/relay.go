@@ -16,7 +16,10 @@ const promoteMost = 1000
 
 // Claim implements relay.Store. With nothing to do it is one statement, else two. Nothing it reads grows with what is not claimed.
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
-	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
+	c := claiming{
+		store: s, perLane: max(perLane, 1), now: convergo.Micros(now),
+		portion: relay.NewPortion(perLane, convergo.Lane(s.claims.Add(1)%convergo.Lanes)),
+	}
 	for _, l := range leases {
 		if l.Lane < convergo.Lanes {
 			c.lanes |= 1 << l.Lane
@@ -25,7 +28,8 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 	if err := c.run(ctx); err != nil {
 		return relay.Claim{}, fmt.Errorf("sqlite store %s: claim: %w", s.opts.Name, err)
 	}
-	return c.result, nil
+	events, more := c.portion.Claim()
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
 }
 
 type claiming struct {
@@ -34,7 +38,8 @@ type claiming struct {
 	perLane int
 	now     int64
 	found   bool // the last call of due saw pending events
-	result  relay.Claim
+	portion *relay.Portion
+	next    int64
 }
 
 func (c *claiming) run(ctx context.Context) error {
@@ -46,7 +51,10 @@ func (c *claiming) run(ctx context.Context) error {
 		if delayed, retry, err = c.due(conn, 0); err != nil || due(delayed, c.now) || due(retry, c.now) || !c.found {
 			return err
 		}
-		return c.pending(conn)
+		if err = c.pending(conn); err != nil {
+			return err
+		}
+		return c.large(conn)
 	})
 	if err != nil {
 		return err
@@ -65,21 +73,22 @@ func (c *claiming) run(ctx context.Context) error {
 			if err = c.pending(conn); err != nil {
 				return err
 			}
+			if err = c.large(conn); err != nil {
+				return err
+			}
 			if delayed, retry, err = c.due(conn, c.now); err != nil {
 				return err
 			}
 			if left, _, err := c.due(conn, 0); err != nil || due(left, c.now) { // more were due than one claim promotes
-				c.result.More = true
+				c.portion.More()
 				return err
 			}
 			return nil
 		})
 	}
-	next := delayed
-	if next == 0 || retry != 0 && retry < next {
-		next = retry
+	if c.next = delayed; c.next == 0 || retry != 0 && retry < c.next {
+		c.next = retry
 	}
-	c.result.NextDue = convergo.FromMicros(next)
 	return err
 }
 
@@ -99,15 +108,22 @@ func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, er
 func (c *claiming) pending(conn *cachingConn) error {
 	return conn.each(context.Background(), c.store.sql.Get("ClaimLanes"), func(v []driver.Value) error {
 		seq, flags := integer(v[0]), integer(v[1])
-		event, ok := eventOfTexts(v[2:])
-		if !ok {
+		p := relay.Pending{Seq: seq, Lane: convergo.Lane(flags >> 2), Held: flags&2 != 0}
+		if flags&1 != 0 {
+			c.portion.More()
+		}
+		if id, large := v[7].(int64); large {
+			c.portion.AddLater(p, id)
+			return nil
+		}
+		var ok bool
+		if p.Event, ok = eventOfTexts(v[2:]); !ok {
 			var err error
-			if event, err = c.one(conn, seq); err != nil {
+			if p.Event, err = c.one(conn, seq); err != nil {
 				return err
 			}
 		}
-		c.result.More = c.result.More || flags&1 != 0
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Lane: convergo.Lane(flags >> 2), Event: event, Held: flags&2 != 0})
+		c.portion.Add(p)
 		return nil
 	}, c.lanes, int64(c.perLane))
 }
@@ -144,7 +160,7 @@ func (c *claiming) queues(conn *cachingConn) error {
 		room := c.perLane
 		for _, a := range aggregates {
 			if room == 0 {
-				c.result.More = true
+				c.portion.More()
 				break
 			}
 			if room, err = c.queue(conn, convergo.Lane(lane), a, room); err != nil {
@@ -164,21 +180,46 @@ func (c *claiming) queue(conn *cachingConn, lane convergo.Lane, aggregate []byte
 			return nil
 		}
 		if room == 0 {
-			c.result.More = true
+			c.portion.More()
 			return nil
 		}
-		event, err := eventOf(v[2:])
-		if err != nil {
-			return err
-		}
-		attempts := int(integer(v[1]))
-		c.result.Events = append(c.result.Events,
-			relay.Pending{Seq: integer(v[0]), Lane: lane, Event: event, Attempts: attempts, Queued: true})
+		p := relay.Pending{Seq: integer(v[0]), Lane: lane, Attempts: int(integer(v[1])), Queued: true}
 		room--
-		alone = attempts > 0
-		return nil
+		alone = p.Attempts > 0
+		if v[3] == nil {
+			c.portion.AddLater(p, integer(v[2]))
+			return nil
+		}
+		var err error
+		p.Event, err = eventOf(v[4:])
+		c.portion.Add(p)
+		return err
 	}, aggregate, int64(room+1))
 	return room, err
+}
+
+// large reads the events that were not read with their rows, as far as they have room.
+func (c *claiming) large(conn *cachingConn) error {
+	rows := func(name string, ids []int64, row func(v []driver.Value) error) error {
+		return conn.each(context.Background(), c.store.sql.Get(name), row, idList(ids))
+	}
+	return c.portion.Complete(func(ids []int64, tell func(id int64, e convergo.Event, sizes relay.Sizes)) error {
+		return rows("EventSizes", ids, func(v []driver.Value) error {
+			e, err := eventOf(v[1 : 1+eventColumns])
+			size := v[1+eventColumns:]
+			tell(integer(v[0]), e, relay.Sizes{
+				Topic: integer(size[0]), Type: integer(size[1]), AggregateType: integer(size[2]), AggregateID: integer(size[3]),
+				MessageID: integer(size[4]), Key: integer(size[5]), Headers: integer(size[6]), Payload: integer(size[7]),
+			})
+			return err
+		})
+	}, func(ids []int64, tell func(id int64, e convergo.Event)) error {
+		return rows("LargeEvents", ids, func(v []driver.Value) error {
+			e, err := eventOf(v[1:])
+			tell(integer(v[0]), e)
+			return err
+		})
+	})
 }
 
 // promote makes due delayed events pending, those of a lane in order of their times.

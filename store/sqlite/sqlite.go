@@ -104,6 +104,7 @@ type Store struct {
 	writeDB *sql.DB // holds exactly the writer's connection
 	read    *sql.DB // query_only connections
 	writer  *writer
+	claims  atomic.Uint64 // so far
 
 	mu     sync.Mutex
 	closed bool
