@@ -20,15 +20,21 @@ var (
 	ErrEarlierDead = errors.New("an earlier one of the same aggregate is dead too: redrive or discard that one first")
 )
 
+// MaxPageBytes is how much of payloads one list of dead events or dead letters has; a single one may be larger.
+const MaxPageBytes = 8 << 20
+
 // DeadEvent is an event that the relay gave up sending.
 type DeadEvent struct {
-	ID       int64 // of the event's row; what RedriveEvent and DiscardEvent take
-	Event    convergo.Event
-	Attempts int
-	Error    string
-	Place    string // where it failed, for example "relay.publish"
-	DiedAt   time.Time
-	Held     bool // its aggregate waits for a person
+	ID int64 // of the event's row; what RedriveEvent and DiscardEvent take
+	// Event is without a payload, headers or other texts that are larger than an event's may be: nobody reads those.
+	Event convergo.Event
+	// PayloadBytes is how long the payload is in the store.
+	PayloadBytes int64
+	Attempts     int
+	Error        string
+	Place        string // where it failed, for example "relay.publish"
+	DiedAt       time.Time
+	Held         bool // its aggregate waits for a person
 }
 
 // State of a consumer's dead letter.
@@ -83,7 +89,8 @@ func (b Backlog) Unfinished() int64 {
 
 // Outbox is the operators' side of an outbox.
 type Outbox interface {
-	// DeadEvents lists up to limit dead events with an id above after (0: from the start), by id.
+	// DeadEvents lists up to limit dead events with an id above after (0: from the start), by id; fewer when their payloads are
+	// more than MaxPageBytes together. None is the end.
 	DeadEvents(ctx context.Context, limit int, after int64) ([]DeadEvent, error)
 	// RedriveEvent sends a dead event again: it goes back to the head of its aggregate's queue with no attempts, due at now.
 	// ErrNotFound; ErrEarlierDead.
@@ -99,7 +106,7 @@ type Outbox interface {
 // Inbox is the operators' side of an inbox.
 type Inbox interface {
 	// DeadLetters lists up to limit open dead letters of the consumer ("": of all), oldest first, after the one with the id
-	// after ("": from the start).
+	// after ("": from the start); fewer when their payloads are more than MaxPageBytes together. None is the end.
 	DeadLetters(ctx context.Context, consumer string, limit int, after string) ([]DeadLetter, error)
 	// RedriveLetter applies a dead letter again: it goes back to the head of its aggregate's queue with no attempts, and its
 	// dedup mark is removed in the same transaction. ErrNotFound; ErrEarlierDead.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/relay"
 )
 
 // DeadEvents implements ops.Outbox.
@@ -16,14 +17,22 @@ func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) ([]ops.D
 	}
 	seen := s.committed.Load()
 	var list []ops.DeadEvent
+	size := 0
 	for id, d := range seen.dead.from(after + 1) {
-		if len(list) >= limit {
+		row, _ := seen.events.get(id)
+		sizes, event := sizesOf(row.event), row.event
+		if sizes.Payload > convergo.MaxPayloadBytes {
+			event.Payload = nil
+		}
+		if sizes.Headers > relay.MaxHeaderText {
+			event.Headers = nil
+		}
+		if size += len(event.Payload); len(list) >= limit || len(list) > 0 && size > ops.MaxPageBytes {
 			break
 		}
-		e, _ := seen.events.get(id)
-		b, _ := seen.blocked.get(e.digest)
+		b, _ := seen.blocked.get(row.digest)
 		list = append(list, ops.DeadEvent{
-			ID: id, Event: copyEvent(e.event), Attempts: d.attempts, Error: d.error, Place: d.place,
+			ID: id, Event: copyEvent(event), PayloadBytes: sizes.Payload, Attempts: d.attempts, Error: d.error, Place: d.place,
 			DiedAt: convergo.FromMicros(d.at), Held: b.held,
 		})
 	}
@@ -133,11 +142,12 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 	}
 	seen := s.committed.Load()
 	var list []ops.DeadLetter
+	size := 0
 	for id, d := range seen.inDead.from(after) {
 		if id == after || d.state != ops.Open || consumer != "" && d.consumer != consumer {
 			continue
 		}
-		if len(list) >= limit {
+		if size += len(d.event.Payload); len(list) >= limit || len(list) > 0 && size > ops.MaxPageBytes {
 			break
 		}
 		b, _ := seen.inBlocked.get(consumerKey{d.consumer, d.event.Aggregate.Digest()})

@@ -74,6 +74,7 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 		{"outbox", outboxLaws[TX]()},
 		{"leases", leaseLaws[TX]()},
 		{"relay", relayLaws[TX]()},
+		{"budget", budgetLaws[TX]()},
 		{"inbox", inboxLaws[TX]()},
 		{"notes", noteLaws[TX]()},
 		{"outside", outsideLaws[TX]()},
