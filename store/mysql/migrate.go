@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 )
 
 // setName of migrations is part of a table's name.
@@ -29,7 +30,7 @@ func (s *Store) Migrate(ctx context.Context, set string, fsys fs.FS) error {
 		return fmt.Errorf("mysql store %s: migrate %s: %w", s.opts.Name, set, ErrReadOnly)
 	}
 	if err := s.migrate(ctx, set, fsys); err != nil {
-		return s.fail("migrate", err)
+		return refused(err, s.fail("migrate", err))
 	}
 	return nil
 }
@@ -49,7 +50,9 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	provider, err := s.provide(db, set, fsys)
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	provider, err := s.provide(db, set, fsys, giveUp)
 	if err != nil {
 		return err
 	}
@@ -64,7 +67,10 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 			slog.String("store", s.opts.Name), slog.String("set", set), slog.Int64("version", m.Source.Version))
 	}
 	if err != nil {
-		return fmt.Errorf("set %s: %w", set, explain(err))
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return fmt.Errorf("set %s: %w", set, err) // explained by those who call
 	}
 	return nil
 }
@@ -92,12 +98,20 @@ func lockMigrations(ctx context.Context, db *sql.DB) (unlock func() error, err e
 	}, nil
 }
 
-func (s *Store) provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, error) {
+func (s *Store) provide(db *sql.DB, set string, fsys fs.FS, failed func(error)) (*goose.Provider, error) {
 	if !setName.MatchString(set) {
 		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
 	}
-	provider, err := goose.NewProvider(goose.DialectMySQL, db, fitted{fsys, s.server.collation()},
-		goose.WithTableName("goose_"+set), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
+	store, err := database.NewStore(goose.DialectMySQL, "goose_"+set)
+	if err != nil {
+		return nil, fmt.Errorf("set %s: %w", set, err)
+	}
+	table, ok := store.(database.StoreExtender)
+	if !ok {
+		return nil, fmt.Errorf("goose's store %T lacks a method that is needed; use the version in go.mod", store)
+	}
+	provider, err := goose.NewProvider("", db, fitted{fsys, s.server.collation()},
+		goose.WithStore(versions{table, failed}), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, fmt.Errorf("set %s: %w", set, err)
 	}
@@ -106,7 +120,7 @@ func (s *Store) provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, er
 
 // refuseNewer looks without writing. ahead tells that a newer program has migrated the set, and that this one may run with it.
 func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead bool, err error) {
-	provider, err := s.provide(s.db, set, fsys)
+	provider, err := s.provide(s.db, set, fsys, nil)
 	if err != nil {
 		return false, err
 	}

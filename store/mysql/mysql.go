@@ -110,7 +110,8 @@ type Store struct {
 // Open connects, applies the engine's migrations and starts no goroutine. The DSN is the driver's
 // ("user:password@tcp(host:3306)/database?tls=true") or a URL ("mysql://user:password@host:3306/database?tls=true"), and names the
 // database, which must exist: see CreateDatabase. Neither it nor the password shows in an error. A database that a newer version
-// has written is refused with ErrNewer before anything is written to it.
+// has written is refused with ErrNewer before anything is written to it. What another try cannot change (a wrong password, a missing
+// database or privilege, an old server) is convergo.Permanent, at once, with the remedy.
 func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	cfg, err := configure(dsn, opts)
 	if err != nil {
@@ -121,7 +122,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	}
 	s := &Store{opts: opts.withDefaults(cfg.DBName), cfg: cfg}
 	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("mysql store %s at %s: %w", s.opts.Name, cfg.Addr, explain(err))
+		return nil, refused(err, fmt.Errorf("mysql store %s at %s: %w", s.opts.Name, cfg.Addr, explain(err)))
 	}
 	return s, nil
 }
@@ -147,6 +148,9 @@ func (s *Store) open(ctx context.Context) (err error) {
 	}
 	if s.opts.ReadOnly {
 		_, err := s.refuseNewer(ctx, "engine", engine)
+		return err
+	}
+	if err = writable(ctx, s.db); err != nil {
 		return err
 	}
 	return s.migrate(ctx, "engine", engine)
@@ -203,8 +207,6 @@ const (
 	numberLockWait  = 1205 // ER_LOCK_WAIT_TIMEOUT
 	numberDeadlock  = 1213 // ER_LOCK_DEADLOCK
 	numberNoWait    = 3572 // ER_LOCK_NOWAIT; MariaDB says 1205
-	numberNoSuper   = 1419 // ER_BINLOG_CREATE_ROUTINE_NEED_SUPER
-	numberNoDB      = 1049 // ER_BAD_DB_ERROR
 	numberReadOnly  = 1290 // ER_OPTION_PREVENTS_STATEMENT
 	numberReadOnly2 = 1836 // ER_READ_ONLY_MODE
 	numberShutdown  = 1053 // ER_SERVER_SHUTDOWN
@@ -216,18 +218,6 @@ func numberOf(err error) uint16 {
 		return e.Number
 	}
 	return 0
-}
-
-// explain adds what can be done about an error of the server.
-func explain(err error) error {
-	switch numberOf(err) {
-	case numberNoSuper:
-		return fmt.Errorf("the server lets only a privileged user create a trigger while it writes a binary log: "+
-			"SET GLOBAL log_bin_trust_function_creators = ON, or open the store once as such a user: %w", err)
-	case numberNoDB:
-		return fmt.Errorf("create the database first: %w", err)
-	}
-	return err
 }
 
 // fail is err with the store's name and what was being done. A server that cannot be reached, or that takes no writes now, says

@@ -22,13 +22,16 @@ func (s *Store) look(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid(), current_setting('server_version_num')").ReadAll()
+	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery()").ReadAll()
 	if err != nil {
 		return err
 	}
 	row := results[0].Rows[0]
 	if version := string(row[1]); len(version) < 6 || version < "120000" && len(version) == 6 {
 		return fmt.Errorf("version %s: %w", version, ErrTooOld)
+	}
+	if string(row[2]) == "t" && !s.opts.ReadOnly {
+		return errStandby
 	}
 	s.pooled = string(row[0]) != fmt.Sprint(conn.PgConn().PID())
 	if s.pooled && s.cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -44,7 +47,7 @@ func (s *Store) beginTexts() {
 	if s.opts.Schema != "" {
 		set += `; SET LOCAL search_path TO "` + s.opts.Schema + `"`
 	}
-	s.begin.migration = "BEGIN" + set // may take long, but never stands still
+	s.begin.migration = "BEGIN READ WRITE" + set // may take long, but never stands still
 	idle := ""
 	if s.opts.IdleInTransaction > 0 {
 		idle = fmt.Sprintf("; SET LOCAL idle_in_transaction_session_timeout TO %d", max(s.opts.IdleInTransaction.Milliseconds(), 1))
@@ -107,7 +110,9 @@ type plainTx struct {
 func (t plainTx) Commit() error { return commit(t.ctx, t.conn) }
 
 func (t plainTx) Rollback() error {
-	_, err := simple(t.ctx, t.conn, "ROLLBACK")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
+	defer cancel()
+	_, err := simple(ctx, t.conn, "ROLLBACK")
 	return err
 }
 

@@ -139,7 +139,8 @@ var tableName = regexp.MustCompile(`\b(?:outbox|inbox|outside|idempotency|machin
 
 // Open connects to the database that dsn names (a URL or key=value pairs, as pgx and libpq read them, with TLS and password) and
 // applies the engine's migrations. The database must exist, the schema need not. A database that a newer version has written
-// is refused with ErrNewer before anything is written to it. Errors never contain the password.
+// is refused with ErrNewer before anything is written to it. Errors never contain the password. What another try cannot change (a
+// wrong password, a missing database or privilege, an old server) is convergo.Permanent, at once, with the remedy.
 func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -168,6 +169,9 @@ func (s *Store) open(ctx context.Context) (err error) {
 	}
 	s.cfg.Tracer = &tracer{&s.statements}
 	if err = s.look(ctx); err != nil {
+		if err = s.refused(ctx, err); final(err) {
+			return err
+		}
 		return convergo.Unreachable(err)
 	}
 	engine, err := fs.Sub(migrationFiles, "migrations")
@@ -180,7 +184,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 		err = s.migrate(ctx, "engine", engine)
 	}
 	if err != nil {
-		return err
+		return s.refused(ctx, err)
 	}
 	s.db = s.openPool(s.opts.MaxConns, "")
 	s.startNotifier()
