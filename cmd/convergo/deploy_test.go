@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -40,7 +39,7 @@ func commandsIn(node any) (found [][]string) {
 // understood parses a command line as the program does, and runs nothing.
 func understood(args []string) error {
 	var cli commands
-	parser, err := kong.New(&cli, helpTexts(), kong.Configuration(loadConfig), kong.Writers(io.Discard, io.Discard))
+	parser, err := programParser(&cli, streams{out: io.Discard, err: io.Discard}, func(int) {})
 	if err != nil {
 		return err
 	}

@@ -46,15 +46,7 @@ func main() {
 func run(ctx context.Context, args []string, s streams) int {
 	var cli commands
 	exited := -1
-	parser, err := kong.New(&cli,
-		kong.Name("convergo"),
-		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
-		helpTexts(),
-		kong.DefaultEnvars("CONVERGO"), kong.Configuration(loadConfig), kong.Writers(s.out, s.err),
-		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(namedTexts)),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Exit(func(code int) { exited = code }),
-	)
+	parser, err := programParser(&cli, s, func(code int) { exited = code })
 	if err != nil {
 		_, _ = fmt.Fprintln(s.err, "convergo:", err)
 		return 2
@@ -77,6 +69,19 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 1
 	}
 	return 0
+}
+
+// programParser reads the command line, the environment and the configuration file. exit is called when --help was printed.
+func programParser(cli *commands, s streams, exit func(code int)) (*kong.Kong, error) {
+	return kong.New(cli,
+		kong.Name("convergo"),
+		kong.Description("Effects exactly once as far as the business can see: an outbox, a relay, idempotent consumers, and an order platform on them."),
+		helpTexts(),
+		kong.DefaultEnvars("CONVERGO"), kong.Configuration(loadConfig), kong.Writers(s.out, s.err),
+		kong.TypeMapper(reflect.TypeFor[map[string]string](), kong.MapperFunc(namedTexts)),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Exit(exit),
+	)
 }
 
 // helpTexts are what the tags of flags stand in for with ${name}.
