@@ -32,7 +32,7 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 			c.refuse(ctx, f, deliveries)
 			return
 		}
-		rest, err := c.apply(ctx, deliveries)
+		rest, err := c.take(ctx, deliveries)
 		if err == nil {
 			failures = 0
 			continue
