@@ -195,8 +195,12 @@ func (s *Store) Queue(
 	if !blocked || b.held || b.next > convergo.Micros(now) {
 		return nil, nil
 	}
+	size := 0
 	for k, row := range tx.now.inQueue.from(consumerPlace{consumer: consumer, digest: digest, place: -1 << 62}) {
 		if k.consumer != consumer || k.digest != digest || len(messages) >= max(most, 1) {
+			break
+		}
+		if size += len(row.event.Payload); len(messages) > 0 && size > inbox.MaxQueueBytes {
 			break
 		}
 		messages = append(messages, inbox.Queued{

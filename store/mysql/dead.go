@@ -17,10 +17,14 @@ import (
 
 // DeadEvents implements ops.Outbox.
 func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) ([]ops.DeadEvent, error) {
+	room := within(ops.MaxPageBytes)
 	dead, err := list(ctx, s.db, func(rows *sql.Rows) (d ops.DeadEvent, err error) {
 		var at int64
-		d.Event, err = scanEvent(rows, &d.ID, &d.Attempts, &d.Error, &d.Place, &at, &d.Held)
+		d.Event, err = scanEvent(rows, &d.ID, &d.Attempts, &d.Error, &d.Place, &at, &d.Held, &d.PayloadBytes)
 		d.DiedAt = convergo.FromMicros(at)
+		if err == nil {
+			err = room(d.Event)
+		}
 		return d, err
 	}, s.sql.Get("DeadEvents"), after, limit)
 	if err != nil {
@@ -167,11 +171,15 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 
 // DeadLetters implements ops.Inbox.
 func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, after string) ([]ops.DeadLetter, error) {
+	room := within(ops.MaxPageBytes)
 	letters, err := list(ctx, s.db, func(rows *sql.Rows) (l ops.DeadLetter, err error) {
 		var died, closed int64
 		l.Event, err = scanEvent(rows, &l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &l.Held, &l.State, &closed,
 			&l.ClosedBy, &l.Reason)
 		l.DiedAt, l.ClosedAt = convergo.FromMicros(died), convergo.FromMicros(closed)
+		if err == nil {
+			err = room(l.Event)
+		}
 		return l, err
 	}, s.sql.Get("DeadLetters"), after, consumer, consumer, limit)
 	if err != nil {

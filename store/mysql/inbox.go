@@ -212,8 +212,11 @@ func (s *Store) Queue(
 	if len(taken) == 0 {
 		return nil, nil
 	}
+	room := within(inbox.MaxQueueBytes)
 	messages, err := list(ctx, tx, func(rows *sql.Rows) (m inbox.Queued, err error) {
-		m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError)
+		if m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError); err == nil {
+			err = room(m.Event)
+		}
 		return m, err
 	}, s.sql.Get("ReadQueue"), consumer, digest[:], max(most, 1))
 	if err != nil {

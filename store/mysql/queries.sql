@@ -371,9 +371,11 @@ ON DUPLICATE KEY UPDATE status = status + LAST_INSERT_ID(0)
 -- Operators ----------------------------------------------------------------------------------------------------------
 
 -- name: DeadEvents
+-- What is larger than an event's may be is not read.
 SELECT d.event_id, d.attempts, d.error, d.place, d.died_at, d.hold,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+       LENGTH(e.payload), e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key,
+       CASE WHEN LENGTH(e.headers) <= 131072 THEN e.headers ELSE '{}' END, CASE WHEN LENGTH(e.payload) <= 524288 THEN e.payload ELSE '' END
   FROM outbox_dead AS d STRAIGHT_JOIN outbox_event AS e ON e.id = d.event_id
  WHERE d.event_id > ? ORDER BY d.event_id LIMIT ?
 

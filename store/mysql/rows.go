@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,6 +60,21 @@ type queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
+// errEnough ends a list before the row at which it is answered.
+var errEnough = errors.New("enough")
+
+// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
+func within(bytes int) func(e convergo.Event) error {
+	rows, sum := 0, 0
+	return func(e convergo.Event) error {
+		sum += len(e.Payload)
+		if rows++; rows > 1 && sum > bytes {
+			return errEnough
+		}
+		return nil
+	}
+}
+
 // list collects the rows of a query.
 func list[T any](
 	ctx context.Context, q queryer, scan func(rows *sql.Rows) (T, error), query string, args ...any,
@@ -74,6 +90,9 @@ func list[T any](
 	}()
 	for rows.Next() {
 		item, err := scan(rows)
+		if errors.Is(err, errEnough) {
+			return found, nil
+		}
 		if err != nil {
 			return nil, err
 		}

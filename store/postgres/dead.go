@@ -17,6 +17,7 @@ import (
 
 // DeadEvents implements ops.Outbox.
 func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []ops.DeadEvent, err error) {
+	room := within(ops.MaxPageBytes)
 	err = s.reader(ctx, func(c session) error {
 		return c.each(ctx, "DeadEvents", []any{after, int64(limit)}, func(rows pgx.Rows) error {
 			var (
@@ -24,13 +25,18 @@ func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []
 				at, hold int64
 				event    eventRow
 			)
-			err := rows.Scan(event.columns(&d.ID, &d.Attempts, &d.Error, &d.Place, &at, &hold)...)
+			err := rows.Scan(event.columns(&d.ID, &d.Attempts, &d.Error, &d.Place, &at, &hold, &d.PayloadBytes)...)
 			d.DiedAt, d.Held, d.Event = convergo.FromMicros(at), hold != 0, event.event()
-			dead = append(dead, d)
+			if err == nil {
+				err = room(d.Event)
+			}
+			if err == nil {
+				dead = append(dead, d)
+			}
 			return err
 		})
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("postgres store %s: dead events: %w", s.opts.Name, err)
 	}
 	return dead, nil
@@ -179,6 +185,7 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 
 // DeadLetters implements ops.Inbox.
 func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, after string) (letters []ops.DeadLetter, err error) {
+	room := within(ops.MaxPageBytes)
 	err = s.reader(ctx, func(c session) error {
 		return c.each(ctx, "DeadLetters", []any{consumer, after, int64(limit)}, func(rows pgx.Rows) error {
 			var (
@@ -189,11 +196,16 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 			err := rows.Scan(event.columns(&l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &hold, &l.State, &closed,
 				&l.ClosedBy, &l.Reason)...)
 			l.DiedAt, l.ClosedAt, l.Held, l.Event = convergo.FromMicros(died), convergo.FromMicros(closed), hold != 0, event.event()
-			letters = append(letters, l)
+			if err == nil {
+				err = room(l.Event)
+			}
+			if err == nil {
+				letters = append(letters, l)
+			}
 			return err
 		})
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("postgres store %s: dead letters: %w", s.opts.Name, err)
 	}
 	return letters, nil

@@ -233,6 +233,7 @@ func (s *Store) Queue(
 // readQueue reads the head of one aggregate's queue. A message that has failed before is the last one, so that the others do
 // not fail with it.
 func readQueue(ctx context.Context, tx *Tx, consumer string, aggregate []byte, most int) (messages []inbox.Queued, err error) {
+	room := within(inbox.MaxQueueBytes)
 	err = tx.each(ctx, "ReadQueue", []any{consumer, aggregate, int64(max(most, 1))}, func(rows pgx.Rows) error {
 		if n := len(messages); n > 0 && messages[n-1].Attempts > 0 {
 			return nil
@@ -243,9 +244,17 @@ func readQueue(ctx context.Context, tx *Tx, consumer string, aggregate []byte, m
 		)
 		err := rows.Scan(event.columns(&m.Position, &m.Attempts, &m.LastError)...)
 		m.Event = event.event()
-		messages = append(messages, m)
+		if err == nil {
+			err = room(m.Event)
+		}
+		if err == nil {
+			messages = append(messages, m)
+		}
 		return err
 	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
 	return messages, err
 }
 

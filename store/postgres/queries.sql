@@ -380,9 +380,13 @@ INSERT INTO idempotency_record (scope, key_digest, request_key, fingerprint, sta
 -- Operators ----------------------------------------------------------------------------------------------------------
 
 -- name: DeadEvents
+-- What is larger than an event's may be is not read.
 SELECT d.event_id, d.attempts, d.error, d.place, d.died_at, d.hold,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+       octet_length(e.payload), e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
+       CASE WHEN octet_length(e.topic) <= 100 THEN e.topic ELSE '' END, CASE WHEN octet_length(e.type) <= 100 THEN e.type ELSE '' END,
+       CASE WHEN octet_length(e.aggregate_type) <= 100 THEN e.aggregate_type ELSE '' END, CASE WHEN octet_length(e.aggregate_id) <= 255 THEN e.aggregate_id ELSE '' END,
+       CASE WHEN octet_length(e.message_id) <= 255 THEN e.message_id ELSE '' END, CASE WHEN octet_length(e.event_key) <= 255 THEN e.event_key ELSE '' END,
+       CASE WHEN octet_length(e.headers) <= 131072 THEN e.headers ELSE '{}' END, CASE WHEN octet_length(e.payload) <= 524288 THEN e.payload ELSE ''::bytea END
   FROM outbox_dead AS d JOIN outbox_event AS e ON e.id = d.event_id
  WHERE d.event_id > $1 ORDER BY d.event_id LIMIT $2
 

@@ -55,6 +55,21 @@ func (s *Store) own(tx convergo.Tx) (*Tx, error) {
 	return own, nil
 }
 
+// errEnough ends the reading of rows.
+var errEnough = errors.New("enough")
+
+// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
+func within(bytes int) func(e convergo.Event) error {
+	rows, sum := 0, 0
+	return func(e convergo.Event) error {
+		sum += len(e.Payload)
+		if rows++; rows > 1 && sum > bytes {
+			return errEnough
+		}
+		return nil
+	}
+}
+
 // each calls row with every row of a named query.
 func (t *Tx) each(ctx context.Context, name string, args []any, row func(rows pgx.Rows) error) error {
 	if err := t.usable(ctx); err != nil {

@@ -181,8 +181,11 @@ func (s *Store) Queue(
 	ctx context.Context, tx convergo.Tx, consumer string, aggregate convergo.Aggregate, most int, now time.Time,
 ) ([]inbox.Queued, error) {
 	digest := aggregate.Digest()
+	room := within(inbox.MaxQueueBytes)
 	messages, err := list(ctx, tx, func(rows *sql.Rows) (m inbox.Queued, err error) {
-		m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError)
+		if m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError); err == nil {
+			err = room(m.Event)
+		}
 		return m, err
 	}, s.sql.Get("ReadQueue"), consumer, digest[:], convergo.Micros(now), max(most, 1))
 	if err != nil {

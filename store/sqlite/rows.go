@@ -141,6 +141,21 @@ func (s *Store) snapshot(ctx context.Context, fn func(c *cachingConn) error) err
 	})
 }
 
+// errEnough ends a list before the row at which it is answered.
+var errEnough = errors.New("enough")
+
+// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
+func within(bytes int) func(e convergo.Event) error {
+	rows, sum := 0, 0
+	return func(e convergo.Event) error {
+		sum += len(e.Payload)
+		if rows++; rows > 1 && sum > bytes {
+			return errEnough
+		}
+		return nil
+	}
+}
+
 // list collects the rows of a query on tx.
 func list[T any](
 	ctx context.Context, tx convergo.Tx, scan func(rows *sql.Rows) (T, error), query string, args ...any,
@@ -156,6 +171,9 @@ func list[T any](
 	}()
 	for rows.Next() {
 		item, err := scan(rows)
+		if errors.Is(err, errEnough) {
+			return found, nil
+		}
 		if err != nil {
 			return nil, err
 		}
