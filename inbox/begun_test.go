@@ -171,7 +171,9 @@ func TestAMessageInAQueueThatKillsTheProcessIsFoundAndTheOthersOfItsQueueAreAppl
 			same(t, "stop", <-result, nil)
 			same(t, "all wait", src.unacked(), 0)
 			deaths := lives(t, s, src, cfg, 60, src.die, kills)
-			same(t, "deaths", deaths, 1+4+3)
+			if deaths != 4+3 && deaths != 1+4+3 { // the first process may have noted another queue before it died
+				t.Errorf("%d deaths", deaths)
+			}
 			buriedAlone(t, s, src.source, poison, 6, 5)
 		})
 	}
