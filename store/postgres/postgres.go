@@ -121,7 +121,8 @@ type Store struct {
 	begin  struct{ write, view, claim, migration string }
 	texts  rewriter
 	floors floors
-	notify *notifier // nil when it is off
+	claims atomic.Uint64 // so far
+	notify *notifier     // nil when it is off
 
 	mu     sync.Mutex
 	closed bool

@@ -38,18 +38,24 @@ SELECT (SELECT min(x.deliver_at) FROM unnest($1::smallint[], $3::bigint[]) AS l 
 
 -- name: ClaimLanes
 -- The first $3 rows of each lane from its floor on, and one more without its event, which tells that there is more. OFFSET 0
--- keeps the planner from joining whole tables. Whether an aggregate is blocked is one probe of an index for each event.
-SELECT l.lane, p.seq, p.n, e.*
+-- keeps the planner from joining whole tables. Whether an aggregate is blocked is one probe of an index for each event. What is
+-- larger than 16384 bytes comes without its texts and bytes; a length stands where the row does, and not with what is stored elsewhere.
+SELECT l.lane, p.seq, p.n, p.event_id, e.*
   FROM unnest($1::smallint[], $2::bigint[]) AS l (lane, floor)
  CROSS JOIN LATERAL (
        SELECT q.seq, q.event_id, row_number() OVER (ORDER BY q.seq) AS n
          FROM (SELECT o.seq, o.event_id FROM outbox_pending AS o WHERE o.lane = l.lane AND o.seq >= l.floor
                 ORDER BY o.lane, o.seq LIMIT $3::bigint + 1) AS q) AS p
   LEFT JOIN LATERAL (
-       SELECT EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = v.aggregate_digest) AS held,
-              v.created_at, v.deliver_at, v.aggregate_version, v.max_attempts, v.topic, v.type, v.aggregate_type, v.aggregate_id,
-              v.message_id, v.event_key, v.headers, v.payload
-         FROM outbox_event AS v WHERE v.id = p.event_id AND p.n <= $3::bigint OFFSET 0) AS e ON true
+       SELECT EXISTS (SELECT 1 FROM outbox_blocked AS b WHERE b.aggregate_digest = o.aggregate_digest) AS held,
+              o.created_at, o.deliver_at, o.aggregate_version, o.max_attempts,
+              CASE WHEN o.fits THEN o.topic END, CASE WHEN o.fits THEN o.type END,
+              CASE WHEN o.fits THEN o.aggregate_type END, CASE WHEN o.fits THEN o.aggregate_id END,
+              CASE WHEN o.fits THEN o.message_id END, CASE WHEN o.fits THEN o.event_key END,
+              CASE WHEN o.fits THEN o.headers END, CASE WHEN o.fits THEN o.payload END
+         FROM (SELECT v.*, octet_length(v.payload) <= 16384 AND octet_length(v.headers) + octet_length(v.topic) + octet_length(v.type)
+                          + octet_length(v.aggregate_type) + octet_length(v.aggregate_id) + octet_length(v.message_id) + octet_length(v.event_key) <= 16384 AS fits
+                 FROM outbox_event AS v WHERE v.id = p.event_id AND p.n <= $3::bigint OFFSET 0) AS o) AS e ON true
 
 -- name: DueLanes
 SELECT l.lane FROM unnest($1::smallint[]) AS l (lane)
@@ -57,10 +63,13 @@ SELECT l.lane FROM unnest($1::smallint[]) AS l (lane)
 
 -- name: ClaimQueue
 -- The due queues of a lane, $3 events in all. One that has failed before is the last of its queue, so that the others do not
--- fail with it.
-SELECT w.seq, w.attempts,
-       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+-- fail with it. What is larger than 16384 bytes comes without its texts and bytes.
+SELECT w.seq, w.attempts, w.event_id,
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
+       CASE WHEN e.fits THEN e.topic END, CASE WHEN e.fits THEN e.type END,
+       CASE WHEN e.fits THEN e.aggregate_type END, CASE WHEN e.fits THEN e.aggregate_id END,
+       CASE WHEN e.fits THEN e.message_id END, CASE WHEN e.fits THEN e.event_key END,
+       CASE WHEN e.fits THEN e.headers END, CASE WHEN e.fits THEN e.payload END
   FROM (SELECT b.aggregate_digest, b.next_attempt_at FROM outbox_blocked AS b
          WHERE b.lane = $1 AND b.held = 0 AND b.next_attempt_at <= $2 ORDER BY b.next_attempt_at LIMIT $3) AS d
  CROSS JOIN LATERAL (
@@ -68,9 +77,31 @@ SELECT w.seq, w.attempts,
               max(q.attempts) OVER (ORDER BY q.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS failed
          FROM (SELECT o.seq, o.event_id, o.attempts FROM outbox_waiting AS o WHERE o.aggregate_digest = d.aggregate_digest
                 ORDER BY o.aggregate_digest, o.seq LIMIT $3) AS q) AS w
- CROSS JOIN LATERAL (SELECT * FROM outbox_event AS v WHERE v.id = w.event_id OFFSET 0) AS e
+ CROSS JOIN LATERAL (
+       SELECT v.*, octet_length(v.payload) <= 16384 AND octet_length(v.headers) + octet_length(v.topic) + octet_length(v.type)
+              + octet_length(v.aggregate_type) + octet_length(v.aggregate_id) + octet_length(v.message_id) + octet_length(v.event_key) <= 16384 AS fits
+         FROM outbox_event AS v WHERE v.id = w.event_id OFFSET 0) AS e
  WHERE coalesce(w.failed, 0) = 0
  ORDER BY d.next_attempt_at, d.aggregate_digest, w.seq LIMIT $3
+
+-- name: EventSizes
+-- What is known of large events without reading what is large. The last eight are lengths.
+SELECT e.id, e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts,
+       CASE WHEN octet_length(e.topic) <= 100 THEN e.topic ELSE '' END, CASE WHEN octet_length(e.type) <= 100 THEN e.type ELSE '' END,
+       CASE WHEN octet_length(e.aggregate_type) <= 100 THEN e.aggregate_type ELSE '' END,
+       CASE WHEN octet_length(e.aggregate_id) <= 255 THEN e.aggregate_id ELSE '' END,
+       CASE WHEN octet_length(e.message_id) <= 255 THEN e.message_id ELSE '' END,
+       CASE WHEN octet_length(e.event_key) <= 255 THEN e.event_key ELSE '' END, '{}', ''::bytea,
+       octet_length(e.topic)::bigint, octet_length(e.type)::bigint, octet_length(e.aggregate_type)::bigint, octet_length(e.aggregate_id)::bigint,
+       octet_length(e.message_id)::bigint, octet_length(e.event_key)::bigint, octet_length(e.headers)::bigint, octet_length(e.payload)::bigint
+  FROM unnest($1::bigint[]) AS j (id)
+ CROSS JOIN LATERAL (SELECT * FROM outbox_event AS v WHERE v.id = j.id OFFSET 0) AS e
+
+-- name: LargeEvents
+SELECT e.id, e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM unnest($1::bigint[]) AS j (id)
+ CROSS JOIN LATERAL (SELECT * FROM outbox_event AS v WHERE v.id = j.id OFFSET 0) AS e
 
 -- name: PromoteDelayed
 -- What two relays find due at once the first one deletes; the other waits for it, finds the rows gone and inserts nothing.

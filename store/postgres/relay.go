@@ -1,10 +1,8 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +17,10 @@ const promoteMost = 1000
 // Claim implements relay.Store: one read-only transaction, and one that makes delayed events pending when any is due. Nothing it
 // reads grows with what is not claimed.
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
-	c := claiming{store: s, ctx: ctx, perLane: int64(max(perLane, 1)), now: convergo.Micros(now)}
+	c := claiming{
+		store: s, ctx: ctx, perLane: int64(max(perLane, 1)), now: convergo.Micros(now),
+		portion: relay.NewPortion(perLane, convergo.Lane(s.claims.Add(1)%convergo.Lanes)),
+	}
 	for _, l := range leases {
 		if l.Lane < convergo.Lanes {
 			c.leases, c.lanes = append(c.leases, l), append(c.lanes, int16(l.Lane))
@@ -28,7 +29,8 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 	if err := c.run(); err != nil {
 		return relay.Claim{}, fmt.Errorf("postgres store %s: claim: %w", s.opts.Name, err)
 	}
-	return c.result, nil
+	events, more := c.portion.Claim()
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
 }
 
 type claiming struct {
@@ -39,7 +41,8 @@ type claiming struct {
 	lanes   []int16
 	perLane int64
 	now     int64
-	result  relay.Claim
+	portion *relay.Portion
+	next    int64
 
 	floors  []int64 // of delayed events, by lane
 	seen    *snapshot
@@ -93,17 +96,20 @@ func (c *claiming) read(promoted bool) (promote bool, err error) {
 	if err = c.pending(); err != nil {
 		return false, err
 	}
+	if err = c.large(); err != nil {
+		return false, err
+	}
 	if late || waiting {
 		if delayed, retry, err = c.due(c.now); err != nil {
 			return false, err
 		}
 	}
-	c.result.More = c.result.More || late // more were due than one claim promotes
-	next := delayed
-	if next == 0 || retry != 0 && retry < next {
-		next = retry
+	if late { // more were due than one claim promotes
+		c.portion.More()
 	}
-	c.result.NextDue = convergo.FromMicros(next)
+	if c.next = delayed; c.next == 0 || retry != 0 && retry < c.next {
+		c.next = retry
+	}
 	return false, nil
 }
 
@@ -141,33 +147,17 @@ func (c *claiming) pending() error {
 		}
 	}
 	floors.found(c.leases, c.seen, life, &first)
-	order := func(a, b relay.Pending) int {
-		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq))
-	}
-	pending := c.result.Events[c.queued():]
-	if !slices.IsSortedFunc(pending, order) {
-		slices.SortFunc(pending, order)
-	}
 	return nil
 }
 
-// queued is how many of the events come from queues; those come first.
-func (c *claiming) queued() int {
-	n := 0
-	for n < len(c.result.Events) && c.result.Events[n].Queued {
-		n++
-	}
-	return n
-}
-
-// row reads one row of ClaimLanes.
+// row reads one row of ClaimLanes. Also of one that has no room the floors must know.
 func (c *claiming) row(rows pgx.Rows, first *[convergo.Lanes]int64) error {
 	var (
-		lane, seq, n int64
-		held         *bool
-		event        nullableEvent
+		lane, seq, n, id int64
+		held             *bool
+		event            nullableEvent
 	)
-	if err := rows.Scan(event.columns(&lane, &seq, &n, &held)...); err != nil {
+	if err := rows.Scan(event.columns(&lane, &seq, &n, &id, &held)...); err != nil {
 		return err
 	}
 	if at := &first[lane]; *at == 0 || seq < *at {
@@ -175,11 +165,47 @@ func (c *claiming) row(rows pgx.Rows, first *[convergo.Lanes]int64) error {
 	}
 	switch {
 	case n > c.perLane:
-		c.result.More = true
+		c.portion.More()
 	case held != nil: // else its event is gone, which nothing of ours does
-		c.result.Events = append(c.result.Events, relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Event: event.event(), Held: *held})
+		c.add(relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Held: *held}, id, &event)
 	}
 	return nil
+}
+
+func (c *claiming) add(p relay.Pending, id int64, event *nullableEvent) {
+	if event.topic == nil {
+		c.portion.AddLater(p, id)
+		return
+	}
+	p.Event = event.event()
+	c.portion.Add(p)
+}
+
+// large reads the events that did not come with their rows, as far as they have room.
+func (c *claiming) large() error {
+	return c.portion.Complete(func(ids []int64, tell func(id int64, e convergo.Event, sizes relay.Sizes)) error {
+		return c.session.each(c.ctx, "EventSizes", []any{ids}, func(rows pgx.Rows) error {
+			var (
+				id    int64
+				event eventRow
+				size  relay.Sizes
+			)
+			err := rows.Scan(append(event.columns(&id), &size.Topic, &size.Type, &size.AggregateType, &size.AggregateID,
+				&size.MessageID, &size.Key, &size.Headers, &size.Payload)...)
+			tell(id, event.event(), size)
+			return err
+		})
+	}, func(ids []int64, tell func(id int64, e convergo.Event)) error {
+		return c.session.each(c.ctx, "LargeEvents", []any{ids}, func(rows pgx.Rows) error {
+			var (
+				id    int64
+				event eventRow
+			)
+			err := rows.Scan(event.columns(&id)...)
+			tell(id, event.event())
+			return err
+		})
+	})
 }
 
 // queues reads the due queues of blocked aggregates, up to perLane events a lane.
@@ -198,19 +224,18 @@ func (c *claiming) queues() error {
 		room := c.perLane
 		err = c.session.each(c.ctx, "ClaimQueue", []any{lane, c.now, c.perLane + 1}, func(rows pgx.Rows) error {
 			var (
-				seq, attempts int64
-				event         eventRow
+				seq, attempts, id int64
+				event             nullableEvent
 			)
-			if err := rows.Scan(event.columns(&seq, &attempts)...); err != nil {
+			if err := rows.Scan(event.columns(&seq, &attempts, &id)...); err != nil {
 				return err
 			}
 			if room == 0 {
-				c.result.More = true
+				c.portion.More()
 				return nil
 			}
 			room--
-			c.result.Events = append(c.result.Events,
-				relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Event: event.event(), Attempts: int(attempts), Queued: true})
+			c.add(relay.Pending{Seq: seq, Lane: convergo.Lane(lane), Attempts: int(attempts), Queued: true}, id, &event)
 			return nil
 		})
 		if err != nil {
