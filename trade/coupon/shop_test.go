@@ -21,10 +21,10 @@ type shop struct {
 	told    atomic.Int64
 }
 
-func open(t testing.TB) *shop {
+func open(t testing.TB, db tradetest.Database) *shop {
 	t.Helper()
 	s := &shop{}
-	s.Bench = tradetest.New(t, func(d trade.Deps) (trade.Service, error) {
+	s.Bench = db.Bench(t, func(d trade.Deps) (trade.Service, error) {
 		var err error
 		s.service, err = coupon.New(d)
 		return s.service, err
@@ -74,7 +74,7 @@ func (s *shop) counted(t interface{ Fatalf(string, ...any) }, code string) (lock
 	}
 	wrong := s.Int(`SELECT COUNT(*) FROM (SELECT u.user_id FROM coupon_user u LEFT JOIN coupon_use r
 		ON r.code = u.code AND r.user_id = u.user_id AND r.state IN ('LOCKED', 'REDEEMED')
-		WHERE u.code = ? GROUP BY u.user_id, u.uses HAVING u.uses <> COUNT(r.use_key))`, code)
+		WHERE u.code = ? GROUP BY u.user_id, u.uses HAVING u.uses <> COUNT(r.use_key)) AS different`, code)
 	if wrong != 0 {
 		t.Fatalf("%s: the counters of %d customers differ from their uses", code, wrong)
 	}

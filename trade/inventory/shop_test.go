@@ -20,10 +20,10 @@ type shop struct {
 	told    atomic.Int64
 }
 
-func open(t testing.TB) *shop {
+func open(t testing.TB, db tradetest.Database) *shop {
 	t.Helper()
 	s := &shop{}
-	s.Bench = tradetest.New(t, func(d trade.Deps) (trade.Service, error) {
+	s.Bench = db.Bench(t, func(d trade.Deps) (trade.Service, error) {
 		var err error
 		s.service, err = inventory.New(d)
 		return s.service, err
@@ -90,7 +90,7 @@ func (s *shop) conserved(t interface{ Fatalf(string, ...any) }) {
 		COALESCE(SUM(CASE f.kind WHEN 'DEDUCT' THEN f.quantity WHEN 'RETURN' THEN -f.quantity END), 0),
 		(SELECT COALESCE(SUM(quantity), 0) FROM stock_hold h WHERE h.sku = s.sku AND h.state = 'HELD'),
 		(SELECT COALESCE(SUM(quantity - returned), 0) FROM stock_hold h WHERE h.sku = s.sku AND h.state = 'DEDUCTED')
-		FROM stock s LEFT JOIN stock_flow f ON f.sku = s.sku GROUP BY s.sku`
+		FROM stock s LEFT JOIN stock_flow f ON f.sku = s.sku GROUP BY s.sku, s.on_hand, s.reserved, s.sold`
 	err := s.Store.View(context.Background(), func(ctx context.Context, tx convergo.Tx) error {
 		rows, err := tx.QueryContext(ctx, sums)
 		if err != nil {

@@ -20,10 +20,10 @@ type shop struct {
 	told    atomic.Int64
 }
 
-func open(t testing.TB) *shop {
+func open(t testing.TB, db tradetest.Database) *shop {
 	t.Helper()
 	s := &shop{}
-	s.Bench = tradetest.New(t, func(d trade.Deps) (trade.Service, error) {
+	s.Bench = db.Bench(t, func(d trade.Deps) (trade.Service, error) {
 		var err error
 		s.service, err = ledger.New(d)
 		return s.service, err

@@ -25,51 +25,53 @@ func rank(s machine.State) int {
 // order. Handlers may refuse, but the order goes forward or stays, it is told of each step once, and PAID and CANCELED
 // exclude one another.
 func TestE2NothingMovesAnOrderBackwards(t *testing.T) {
-	r := newRig(t) // one database for all plays, each with an order of its own
-	w := r.goods(1000, 3)
-	rapid.Check(t, func(rt *rapid.T) {
-		w.CouponCode, w.PointsToSpend = "C", 100
-		no := r.place("u-1", w)
-		answer := trade.Answer{OrderNo: no, Amount: 500, Points: 100}
-		moves := []func(){}
-		for eventType := range r.service.Handlers() {
-			switch eventType {
-			case trade.PaymentSucceeded:
-				for _, transaction := range []string{"T-1", "T-2"} {
-					moves = append(moves, func() { _ = r.tell(eventType, no, r.receipt(no, transaction)) })
-				}
-			case trade.PaymentRefunded, trade.PaymentRefundFailed:
-				moves = append(moves, func() {
-					for _, p := range tradetest.PayloadsOf[trade.Refund](r.Bench, no, trade.RefundApproved) {
-						_ = r.tell(eventType, no, trade.RefundPaid{RefundNo: p.RefundNo, OrderNo: no, Amount: p.Cash, Channel: "sim"})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db) // one database for all plays, each with an order of its own
+		w := r.goods(1000, 3)
+		rapid.Check(t, func(rt *rapid.T) {
+			w.CouponCode, w.PointsToSpend = "C", 100
+			no := r.place("u-1", w)
+			answer := trade.Answer{OrderNo: no, Amount: 500, Points: 100}
+			moves := []func(){}
+			for eventType := range r.service.Handlers() {
+				switch eventType {
+				case trade.PaymentSucceeded:
+					for _, transaction := range []string{"T-1", "T-2"} {
+						moves = append(moves, func() { _ = r.tell(eventType, no, r.receipt(no, transaction)) })
 					}
-				})
-			default:
-				moves = append(moves, func() { _ = r.tell(eventType, no, answer) })
+				case trade.PaymentRefunded, trade.PaymentRefundFailed:
+					moves = append(moves, func() {
+						for _, p := range tradetest.PayloadsOf[trade.Refund](r.Bench, no, trade.RefundApproved) {
+							_ = r.tell(eventType, no, trade.RefundPaid{RefundNo: p.RefundNo, OrderNo: no, Amount: p.Cash, Channel: "sim"})
+						}
+					})
+				default:
+					moves = append(moves, func() { _ = r.tell(eventType, no, answer) })
+				}
 			}
-		}
-		moves = append(moves,
-			func() { r.Post(tradetest.User("u-1"), "/orders/"+no+"/cancel", nil) },
-			func() { r.refund(no) },
-			func() { r.refund(no, pieces(1, 1)) },
-			func() { r.Clock.Advance(paymentWindow); _, _ = r.service.Sweep(t.Context()) },
-		)
-		if rapid.Bool().Draw(rt, "held first") { // or most plays would end in a rejection
-			r.hold(no, 500, 100)
-		}
-		before := r.order(no)
-		for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(moves)-1), 1, 25).Draw(rt, "moves") {
-			moves[i]()
-			o := r.order(no)
-			if rank(o.Status) < rank(before.Status) || (before.Status == order.Canceled && o.Status != order.Canceled) {
-				rt.Fatalf("%s became %s", before.Status, o.Status)
+			moves = append(moves,
+				func() { r.Post(tradetest.User("u-1"), "/orders/"+no+"/cancel", nil) },
+				func() { r.refund(no) },
+				func() { r.refund(no, pieces(1, 1)) },
+				func() { r.Clock.Advance(paymentWindow); _, _ = r.service.Sweep(t.Context()) },
+			)
+			if rapid.Bool().Draw(rt, "held first") { // or most plays would end in a rejection
+				r.hold(no, 500, 100)
 			}
-			if before.Transaction != "" && o.Transaction != before.Transaction {
-				rt.Fatalf("paid by %s became paid by %s", before.Transaction, o.Transaction)
+			before := r.order(no)
+			for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(moves)-1), 1, 25).Draw(rt, "moves") {
+				moves[i]()
+				o := r.order(no)
+				if rank(o.Status) < rank(before.Status) || (before.Status == order.Canceled && o.Status != order.Canceled) {
+					rt.Fatalf("%s became %s", before.Status, o.Status)
+				}
+				if before.Transaction != "" && o.Transaction != before.Transaction {
+					rt.Fatalf("paid by %s became paid by %s", before.Transaction, o.Transaction)
+				}
+				before = o
 			}
-			before = o
-		}
-		lawsOf(rt, r, no)
+			lawsOf(rt, r, no)
+		})
 	})
 }
 

@@ -20,13 +20,13 @@ type rig struct {
 	version map[string]int64 // of the neighbours' events
 }
 
-func newRig(t testing.TB) *rig { return newRigWith(t, order.Config{}) }
+func newRig(t testing.TB, db tradetest.Database) *rig { return newRigWith(t, db, order.Config{}) }
 
-func newRigWith(t testing.TB, cfg order.Config) *rig {
+func newRigWith(t testing.TB, db tradetest.Database, cfg order.Config) *rig {
 	t.Helper()
 	r := &rig{version: map[string]int64{}}
 	cfg.TokenSecret = []byte(tradetest.Secret)
-	r.Bench = tradetest.New(t, func(deps trade.Deps) (trade.Service, error) {
+	r.Bench = db.Bench(t, func(deps trade.Deps) (trade.Service, error) {
 		var err error
 		r.service, err = order.New(deps, cfg)
 		return r.service, err

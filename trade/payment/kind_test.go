@@ -5,17 +5,22 @@ import (
 	"testing"
 
 	"github.com/convergo/convergo/trade"
+	"github.com/convergo/convergo/trade/tradetest"
 )
 
-func TestCaseB32RefundAndFinishNoticesAreNoNewPayments(t *testing.T) { otherKinds(t) }
+func TestCaseB32RefundAndFinishNoticesAreNoNewPayments(t *testing.T) {
+	databases.Each(t, func(t *testing.T, db tradetest.Database) { otherKinds(t, db) })
+}
 
-func TestReport36ANoticeIsUnderstoodByItsKind(t *testing.T) { otherKinds(t) }
+func TestReport36ANoticeIsUnderstoodByItsKind(t *testing.T) {
+	databases.Each(t, func(t *testing.T, db tradetest.Database) { otherKinds(t, db) })
+}
 
 // otherKinds: an order is paid and refunded, and the channel goes on to notify about the same payment, each time under a new
 // notice's number: that it was refunded, closed because all of it was, finished months later.
-func otherKinds(t *testing.T) {
+func otherKinds(t *testing.T, db tradetest.Database) {
 	t.Helper()
-	r := newRig(t)
+	r := newRig(t, db)
 	transaction := r.paid("O-102", 5000)
 	tell := func(id, kind string, amount int64) {
 		t.Helper()

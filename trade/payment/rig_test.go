@@ -102,16 +102,18 @@ func (w *wire) Trade(ctx context.Context, no string) (channel.Trade, error) {
 	return w.API.Trade(ctx, no)
 }
 
-func newRig(t *testing.T) *rig { return newRigWith(t, simulate.Faults{}, payment.Config{}) }
+func newRig(t *testing.T, db tradetest.Database) *rig {
+	return newRigWith(t, db, simulate.Faults{}, payment.Config{})
+}
 
-func newRigWith(t *testing.T, faults simulate.Faults, cfg payment.Config) *rig {
+func newRigWith(t *testing.T, db tradetest.Database, faults simulate.Faults, cfg payment.Config) *rig {
 	t.Helper()
 	r := &rig{secret: channel.NewSecret(), wire: &wire{}}
 	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.Handler.ServeHTTP(w, q) }))
 	t.Cleanup(shop.Close)
 	outside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.world.Handler().ServeHTTP(w, q) }))
 	t.Cleanup(outside.Close)
-	r.Bench = tradetest.New(t, func(d trade.Deps) (trade.Service, error) {
+	r.Bench = db.Bench(t, func(d trade.Deps) (trade.Service, error) {
 		r.wire.API = &channel.Client{BaseURL: outside.URL, Secret: r.secret, Now: d.Now}
 		cfg.Channels = map[string]payment.Channel{
 			standard: {Merchant: merchant, Secrets: []channel.Secret{r.secret}, CashierURL: outside.URL, API: r.wire},

@@ -62,13 +62,13 @@ func (w *wire) Cancel(ctx context.Context, key string) (bool, error) {
 	return w.Carrier.Cancel(ctx, key)
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, db tradetest.Database) *rig {
 	t.Helper()
 	r := &rig{wire: &wire{}}
 	outside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.world.Handler().ServeHTTP(w, q) }))
 	t.Cleanup(outside.Close)
 	r.wire.Carrier = &shipping.HTTPCarrier{BaseURL: outside.URL}
-	r.Bench = tradetest.New(t, func(d trade.Deps) (trade.Service, error) {
+	r.Bench = db.Bench(t, func(d trade.Deps) (trade.Service, error) {
 		return shipping.New(d, shipping.Config{Carrier: r.wire, TrackEvery: time.Minute})
 	})
 	store, err := sqlite.Open(context.Background(), filepath.Join(t.TempDir(), "simulate.db"), sqlite.Options{Relaxed: true})
@@ -142,138 +142,152 @@ func (r *rig) bookings() int64 {
 }
 
 func TestAPaidOrderIsShippedOnceAndTrackedUntilItArrives(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	again := r.Event(trade.OrderPaid, "O-1", 4, trade.Paid{OrderNo: "O-1", UserID: "u-1", Lines: []trade.Line{{Quantity: 3}}})
-	if _, err := r.Deliver(again); err != nil { // told twice, under another key
-		t.Fatal(err)
-	}
-	r.want("O-1", "BOOKING", nil)
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 0})
-	for range 9 {
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		again := r.Event(trade.OrderPaid, "O-1", 4, trade.Paid{OrderNo: "O-1", UserID: "u-1", Lines: []trade.Line{{Quantity: 3}}})
+		if _, err := r.Deliver(again); err != nil { // told twice, under another key
+			t.Fatal(err)
+		}
+		r.want("O-1", "BOOKING", nil)
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 0})
+		for range 9 {
+			r.Clock.Advance(time.Minute)
+			r.RunCalls()
+		}
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDelivered: 0})
 		r.Clock.Advance(time.Minute)
 		r.RunCalls()
-	}
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDelivered: 0})
-	r.Clock.Advance(time.Minute)
-	r.RunCalls()
-	r.want("O-1", "DELIVERED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 1})
-	if r.bookings() != 1 || len(r.wire.booked) != 1 {
-		t.Errorf("%d bookings, %v sent", r.bookings(), r.wire.booked)
-	}
-	if n := r.Int("SELECT COUNT(*) FROM effect WHERE effect_key = 'SHIP:O-1'"); n != 1 {
-		t.Errorf("%d effects", n)
-	}
-	if n := r.Int("SELECT COUNT(*) FROM outside_call WHERE state < 2"); n != 0 {
-		t.Errorf("%d calls are still to be made", n)
-	}
+		r.want("O-1", "DELIVERED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 1})
+		if r.bookings() != 1 || len(r.wire.booked) != 1 {
+			t.Errorf("%d bookings, %v sent", r.bookings(), r.wire.booked)
+		}
+		if n := r.Int("SELECT COUNT(*) FROM effect WHERE effect_key = 'SHIP:O-1'"); n != 1 {
+			t.Errorf("%d effects", n)
+		}
+		if n := r.Int("SELECT COUNT(*) FROM outside_call WHERE state < 2"); n != 0 {
+			t.Errorf("%d calls are still to be made", n)
+		}
+	})
 }
 
 func TestABookingWhoseAnswerWasLostIsFoundAndNotMadeAgain(t *testing.T) {
-	r := newRig(t)
-	r.wire.onBook = func(n int) (error, error) {
-		if n == 1 {
-			return nil, errors.New("time-out")
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.wire.onBook = func(n int) (error, error) {
+			if n == 1 {
+				return nil, errors.New("time-out")
+			}
+			return nil, nil
 		}
-		return nil, nil
-	}
-	r.pay("O-1")
-	r.RunCalls()
-	r.want("O-1", "BOOKING", nil)
-	r.Clock.Advance(time.Second)
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
-	if r.bookings() != 1 || len(r.wire.booked) != 1 {
-		t.Errorf("%d bookings, %v sent", r.bookings(), r.wire.booked)
-	}
+		r.pay("O-1")
+		r.RunCalls()
+		r.want("O-1", "BOOKING", nil)
+		r.Clock.Advance(time.Second)
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
+		if r.bookings() != 1 || len(r.wire.booked) != 1 {
+			t.Errorf("%d bookings, %v sent", r.bookings(), r.wire.booked)
+		}
+	})
 }
 
 func TestAFullRefundBeforeTheParcelLeavesStopsIt(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	r.refund("O-1", true)
-	r.want("O-1", "CANCELING", nil)
-	r.RunCalls() // books, then cancels: one after another, because they are one group
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1})
-	if n := r.Int("SELECT COUNT(*) FROM effect WHERE reverses = 'SHIP:O-1'"); n != 1 {
-		t.Errorf("%d compensations", n)
-	}
-	r.refund("O-1", true)
-	r.Clock.Advance(time.Hour)
-	r.RunCalls()
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1, trade.ShipmentDelivered: 0})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		r.refund("O-1", true)
+		r.want("O-1", "CANCELING", nil)
+		r.RunCalls() // books, then cancels: one after another, because they are one group
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1})
+		if n := r.Int("SELECT COUNT(*) FROM effect WHERE reverses = 'SHIP:O-1'"); n != 1 {
+			t.Errorf("%d compensations", n)
+		}
+		r.refund("O-1", true)
+		r.Clock.Advance(time.Hour)
+		r.RunCalls()
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1, trade.ShipmentDelivered: 0})
+	})
 }
 
 func TestAFullRefundThatIsOnItsWayStopsTheParcelBeforeTheMoneyIsBack(t *testing.T) {
-	r := newRig(t)
-	for _, no := range []string{"O-1", "O-2"} {
-		r.pay(no)
-	}
-	ask := func(no string, full bool) {
-		r.MustDeliver(trade.RefundApproved, no, 5, trade.Refund{OrderNo: no, UserID: "u-1", RefundNo: no + "-R1", Full: full, Cash: 100})
-	}
-	ask("O-1", true) // the channel takes its time
-	ask("O-2", false)
-	r.RunCalls()
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
-	r.want("O-2", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
-	r.refund("O-1", true) // the money is back: nothing more to do
-	r.RunCalls()
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
-	if n := r.Int("SELECT COUNT(*) FROM effect WHERE reverses = 'SHIP:O-1'"); n != 1 {
-		t.Errorf("the shipment was undone %d times", n)
-	}
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		for _, no := range []string{"O-1", "O-2"} {
+			r.pay(no)
+		}
+		ask := func(no string, full bool) {
+			r.MustDeliver(trade.RefundApproved, no, 5, trade.Refund{OrderNo: no, UserID: "u-1", RefundNo: no + "-R1", Full: full, Cash: 100})
+		}
+		ask("O-1", true) // the channel takes its time
+		ask("O-2", false)
+		r.RunCalls()
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+		r.want("O-2", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
+		r.refund("O-1", true) // the money is back: nothing more to do
+		r.RunCalls()
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+		if n := r.Int("SELECT COUNT(*) FROM effect WHERE reverses = 'SHIP:O-1'"); n != 1 {
+			t.Errorf("the shipment was undone %d times", n)
+		}
+	})
 }
 
 func TestTheCarrierIsAskedToStopOnlyWhatItIsKnownToHave(t *testing.T) {
-	r := newRig(t)
-	r.wire.onBook = func(n int) (error, error) {
-		if n == 1 {
-			return nil, errors.New("time-out")
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.wire.onBook = func(n int) (error, error) {
+			if n == 1 {
+				return nil, errors.New("time-out")
+			}
+			return nil, nil
 		}
-		return nil, nil
-	}
-	r.pay("O-1")
-	r.refund("O-1", true)
-	r.runUntil("SELECT COUNT(*) FROM outside_call WHERE kind = 'carrier.book' AND state = 0 AND attempts = 1")
-	if r.wire.cancels != 0 {
-		t.Errorf("%d cancellations while the booking is unknown", r.wire.cancels)
-	}
-	r.Clock.Advance(time.Second)
-	r.RunCalls()
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1})
+		r.pay("O-1")
+		r.refund("O-1", true)
+		r.runUntil("SELECT COUNT(*) FROM outside_call WHERE kind = 'carrier.book' AND state = 0 AND attempts = 1")
+		if r.wire.cancels != 0 {
+			t.Errorf("%d cancellations while the booking is unknown", r.wire.cancels)
+		}
+		r.Clock.Advance(time.Second)
+		r.RunCalls()
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 1})
+	})
 }
 
 func TestABookingThatSomebodyElseCanceledIsAPersonsCase(t *testing.T) {
-	r := newRig(t)
-	if _, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil {
-		t.Fatal(err)
-	}
-	r.wire.onBook = func(int) (error, error) { return errors.New("time-out"), nil }
-	r.pay("O-1")
-	r.RunCalls()
-	r.Clock.Advance(time.Second)
-	r.RunCalls()
-	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		if _, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil {
+			t.Fatal(err)
+		}
+		r.wire.onBook = func(int) (error, error) { return errors.New("time-out"), nil }
+		r.pay("O-1")
+		r.RunCalls()
+		r.Clock.Advance(time.Second)
+		r.RunCalls()
+		r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
+	})
 }
 
 func TestAParcelThatTheCarrierGivesUpOnItsWayIsAPersonsCaseAndNotTrackedForEver(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", nil)
-	if canceled, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil || !canceled {
-		t.Fatal(canceled, err)
-	}
-	r.Clock.Advance(time.Minute)
-	r.RunCalls()
-	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 0, trade.ShipmentCanceled: 0})
-	if n := r.Int("SELECT COUNT(*) FROM outside_call WHERE state < 2"); n != 0 {
-		t.Errorf("%d calls are left", n)
-	}
-	r.refund("O-1", true)
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", nil)
+		if canceled, err := r.wire.Carrier.Cancel(t.Context(), "SHIP:O-1"); err != nil || !canceled {
+			t.Fatal(canceled, err)
+		}
+		r.Clock.Advance(time.Minute)
+		r.RunCalls()
+		r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentDelivered: 0, trade.ShipmentCanceled: 0})
+		if n := r.Int("SELECT COUNT(*) FROM outside_call WHERE state < 2"); n != 0 {
+			t.Errorf("%d calls are left", n)
+		}
+		r.refund("O-1", true)
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	})
 }
 
 func TestWhatTheCarrierHasNoTraceOfIsStopped(t *testing.T) {
@@ -286,104 +300,118 @@ func TestWhatTheCarrierHasNoTraceOfIsStopped(t *testing.T) {
 }
 
 func TestTheOperatorListsShipmentsByState(t *testing.T) {
-	r := newRig(t)
-	r.wire.onBook = func(n int) (error, error) {
-		if n == 2 {
-			return nil, nil
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.wire.onBook = func(n int) (error, error) {
+			if n == 2 {
+				return nil, nil
+			}
+			return convergo.Permanent(errors.New("no parcels to the moon")), nil
 		}
-		return convergo.Permanent(errors.New("no parcels to the moon")), nil
-	}
-	for _, no := range []string{"O-1", "O-2", "O-3"} {
-		r.pay(no)
-		r.RunCalls()
-	}
-	list := func(query string) (numbers string, next string) {
-		t.Helper()
-		page := tradetest.Into[shipping.ShipmentList](t, r.Get(tradetest.Operator(), "/shipments?"+query))
-		for _, s := range page.Shipments {
-			numbers += s.OrderNo + " " + s.State + " "
+		for _, no := range []string{"O-1", "O-2", "O-3"} {
+			r.pay(no)
+			r.RunCalls()
 		}
-		return numbers, page.Next
-	}
-	if got, next := list("state=FAILED&limit=1"); got != "O-1 FAILED " || next != "O-1" {
-		t.Errorf("%s, %s", got, next)
-	}
-	if got, next := list("state=FAILED&limit=1&after=O-1"); got != "O-3 FAILED " || next != "" {
-		t.Errorf("%s, %s", got, next)
-	}
-	if got, _ := list("state=DISPATCHED"); got != "O-2 DISPATCHED " {
-		t.Error(got)
-	}
-	if got := r.Get(tradetest.User("u-1"), "/shipments?state=FAILED"); got.Status != http.StatusForbidden {
-		t.Errorf("a user lists shipments: %d", got.Status)
-	}
+		list := func(query string) (numbers string, next string) {
+			t.Helper()
+			page := tradetest.Into[shipping.ShipmentList](t, r.Get(tradetest.Operator(), "/shipments?"+query))
+			for _, s := range page.Shipments {
+				numbers += s.OrderNo + " " + s.State + " "
+			}
+			return numbers, page.Next
+		}
+		if got, next := list("state=FAILED&limit=1"); got != "O-1 FAILED " || next != "O-1" {
+			t.Errorf("%s, %s", got, next)
+		}
+		if got, next := list("state=FAILED&limit=1&after=O-1"); got != "O-3 FAILED " || next != "" {
+			t.Errorf("%s, %s", got, next)
+		}
+		if got, _ := list("state=DISPATCHED"); got != "O-2 DISPATCHED " {
+			t.Error(got)
+		}
+		if got := r.Get(tradetest.User("u-1"), "/shipments?state=FAILED"); got.Status != http.StatusForbidden {
+			t.Errorf("a user lists shipments: %d", got.Status)
+		}
+	})
 }
 
 func TestAParcelThatCannotBeStoppedIsAShipmentLikeAnyOther(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	r.refund("O-1", true)
-	r.wire.onCancel = convergo.Permanent(errors.New("the carrier's office is closed")) // no answer to the question
-	r.RunCalls()
-	r.want("O-1", "CANCELING", map[string]int{trade.ShipmentCanceled: 0})
-	r.wire.onCancel = nil
-	r.Clock.Advance(5 * time.Minute) // it is on its way
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentCanceled: 0})
-	r.Clock.Advance(10 * time.Minute)
-	r.RunCalls()
-	r.want("O-1", "DELIVERED", map[string]int{trade.ShipmentDelivered: 1})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		r.refund("O-1", true)
+		r.wire.onCancel = convergo.Permanent(errors.New("the carrier's office is closed")) // no answer to the question
+		r.RunCalls()
+		r.want("O-1", "CANCELING", map[string]int{trade.ShipmentCanceled: 0})
+		r.wire.onCancel = nil
+		r.Clock.Advance(5 * time.Minute) // it is on its way
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1, trade.ShipmentCanceled: 0})
+		r.Clock.Advance(10 * time.Minute)
+		r.RunCalls()
+		r.want("O-1", "DELIVERED", map[string]int{trade.ShipmentDelivered: 1})
+	})
 }
 
 func TestARefundThatOvertakesThePaymentLeavesATombstone(t *testing.T) {
-	r := newRig(t)
-	r.refund("O-1", true)
-	r.pay("O-1")
-	r.RunCalls()
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 0})
-	if r.bookings() != 0 {
-		t.Errorf("%d bookings", r.bookings())
-	}
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.refund("O-1", true)
+		r.pay("O-1")
+		r.RunCalls()
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentDispatched: 0, trade.ShipmentCanceled: 0})
+		if r.bookings() != 0 {
+			t.Errorf("%d bookings", r.bookings())
+		}
+	})
 }
 
 func TestAPartialRefundAndOneAfterTheDispatchLeaveTheParcelAlone(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	r.refund("O-1", false)
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
-	r.MustDeliver(trade.OrderRefunded, "O-1", 8, trade.Refund{OrderNo: "O-1", UserID: "u-1", RefundNo: "O-1-R2", Full: true})
-	r.RunCalls()
-	r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentCanceled: 0})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		r.refund("O-1", false)
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentDispatched: 1})
+		r.MustDeliver(trade.OrderRefunded, "O-1", 8, trade.Refund{OrderNo: "O-1", UserID: "u-1", RefundNo: "O-1-R2", Full: true})
+		r.RunCalls()
+		r.want("O-1", "DISPATCHED", map[string]int{trade.ShipmentCanceled: 0})
+	})
 }
 
 func TestAShipmentThatTheCarrierRefusesIsAPersonsCaseAndCanStillBeCanceled(t *testing.T) {
-	r := newRig(t)
-	r.wire.onBook = func(int) (error, error) { return convergo.Permanent(errors.New("no parcels to the moon")), nil }
-	r.pay("O-1")
-	r.RunCalls()
-	r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
-	r.refund("O-1", true)
-	r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.wire.onBook = func(int) (error, error) { return convergo.Permanent(errors.New("no parcels to the moon")), nil }
+		r.pay("O-1")
+		r.RunCalls()
+		r.want("O-1", "FAILED", map[string]int{trade.ShipmentDispatched: 0})
+		r.refund("O-1", true)
+		r.want("O-1", "CANCELED", map[string]int{trade.ShipmentCanceled: 1})
+	})
 }
 
 func TestOnlyTheOwnerSeesHisShipment(t *testing.T) {
-	r := newRig(t)
-	r.pay("O-1")
-	if got := r.Get(tradetest.User("u-2"), "/shipments/O-1"); got.Status != http.StatusNotFound {
-		t.Errorf("%d %s", got.Status, got.Body)
-	}
-	if got := r.Get(tradetest.User("u-1"), "/shipments/O-9"); got.Status != http.StatusNotFound {
-		t.Errorf("%d %s", got.Status, got.Body)
-	}
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		r.pay("O-1")
+		if got := r.Get(tradetest.User("u-2"), "/shipments/O-1"); got.Status != http.StatusNotFound {
+			t.Errorf("%d %s", got.Status, got.Body)
+		}
+		if got := r.Get(tradetest.User("u-1"), "/shipments/O-9"); got.Status != http.StatusNotFound {
+			t.Errorf("%d %s", got.Status, got.Body)
+		}
+	})
 }
 
 func TestAnOrderWithoutPiecesIsADeadLetter(t *testing.T) {
-	r := newRig(t)
-	_, err := r.Deliver(r.Event(trade.OrderPaid, "O-1", 3, trade.Paid{OrderNo: "O-1", UserID: "u-1"}))
-	if convergo.VerdictOf(err) != convergo.Park {
-		t.Errorf("%v", err)
-	}
+	databases.Each(t, func(t *testing.T, db tradetest.Database) {
+		r := newRig(t, db)
+		_, err := r.Deliver(r.Event(trade.OrderPaid, "O-1", 3, trade.Paid{OrderNo: "O-1", UserID: "u-1"}))
+		if convergo.VerdictOf(err) != convergo.Park {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 func TestTheMachineIsSound(t *testing.T) {

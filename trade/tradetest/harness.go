@@ -1,5 +1,5 @@
-// Package tradetest is a bench for testing one service of the platform: a database in a temporary folder with the
-// service's tables, a clock that stands still, deliveries with the inbox's semantics, requests through the service's real
+// Package tradetest is a bench for testing one service of the platform: an empty database of SQLite, PostgreSQL, MySQL or
+// MariaDB with the service's tables, a clock that stands still, deliveries with the inbox's semantics, requests through the service's real
 // routes, and a look at what it put into its outbox.
 package tradetest
 
@@ -8,9 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +21,6 @@ import (
 	"github.com/convergo/convergo/inbox"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/outside"
-	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade"
 )
 
@@ -58,7 +57,7 @@ func (c *Clock) Advance(d time.Duration) {
 type Bench struct {
 	T       testing.TB
 	Clock   *Clock
-	Store   *sqlite.Store
+	Store   Store
 	Deps    trade.Deps
 	Service trade.Service
 	// Handler is the service's routes behind Authenticate and the idempotency middleware.
@@ -76,19 +75,16 @@ func Public(prefixes ...string) Option {
 	return func(b *Bench) { b.public = append(b.public, prefixes...) }
 }
 
-// New opens a database in a temporary folder, migrates it and builds the service on it.
+// New builds the service on a new SQLite database in a temporary folder. Database.Bench does so on the others too.
 func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Option) *Bench {
 	t.Helper()
-	ctx := context.Background()
-	store, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "bench.db"), sqlite.Options{Relaxed: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Errorf("close the bench's store: %v", err)
-		}
-	})
+	return Database{Name: "sqlite", kind: kinds()[0]}.Bench(t, build, opts...)
+}
+
+// Bench builds the service on an empty database of this kind, with its tables.
+func (db Database) Bench(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Option) *Bench {
+	t.Helper()
+	store, calls, migrate := db.open(t)
 	b := &Bench{T: t, Clock: &Clock{now: Start()}, Store: store}
 	for _, o := range opts {
 		o(b)
@@ -96,19 +92,17 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 	b.Deps = trade.Deps{
 		DB: restarting{store}, Now: b.Clock.Now,
 		Outbox: outbox.New[convergo.Tx](store, outbox.Config{Now: b.Clock.Now}),
-		Calls:  outside.New[convergo.Tx](store.Calls(), outside.Config{Name: "bench", Now: b.Clock.Now}),
+		Calls:  outside.New[convergo.Tx](calls, outside.Config{Name: "bench", Now: b.Clock.Now}),
 	}
+	var err error
 	if b.Service, err = build(b.Deps); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
-		t.Fatal(err)
-	}
+	sets := map[string]fs.FS{"trade": trade.Migrations()}
 	if own := b.Service.Migrations(); own != nil {
-		if err := store.Migrate(ctx, b.Service.Name(), own); err != nil {
-			t.Fatal(err)
-		}
+		sets[b.Service.Name()] = own
 	}
+	migrate(sets)
 	for kind, h := range b.Service.Calls() {
 		b.Deps.Calls.Handle(kind, h)
 	}
@@ -169,6 +163,17 @@ func (b *Bench) Deliver(e convergo.Event) (ran bool, err error) {
 		return b.Store.Nested(ctx, tx, func(ctx context.Context, tx convergo.Tx) error { return h(ctx, tx, e) })
 	})
 	return ran && err == nil, err
+}
+
+// Again runs deliver until its error does not ask for another try, 20 times at most, as an inbox does after its pauses. A handler
+// asks for it when another transaction was there first.
+func Again(deliver func() error) (err error) {
+	for range 20 {
+		if err = deliver(); err == nil || convergo.VerdictOf(err) != convergo.Again {
+			return err
+		}
+	}
+	return err
 }
 
 // Event makes an event of the platform.

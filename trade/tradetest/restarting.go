@@ -5,12 +5,11 @@ import (
 	"errors"
 
 	"github.com/convergo/convergo"
-	"github.com/convergo/convergo/store/sqlite"
 )
 
 // restarting is a database that runs every function of Update twice and rolls the first run back, as one that locks rows
 // does when it has to end a deadlock. A service that keeps anything of the first run fails its own tests on it.
-type restarting struct{ *sqlite.Store }
+type restarting struct{ Store }
 
 var errDeadlock = errors.New("the bench has aborted the transaction")
 

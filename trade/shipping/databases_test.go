@@ -1,0 +1,12 @@
+package shipping_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/convergo/convergo/trade/tradetest"
+)
+
+var databases tradetest.Databases
+
+func TestMain(m *testing.M) { os.Exit(databases.Run(m)) }
