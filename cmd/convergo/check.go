@@ -21,8 +21,12 @@ type checkCommand struct {
 	Data     string        `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder of a stopped or running platform (default: ${default})."`
 	World    string        `type:"path" env:"CONVERGO_WORLD_FILE" placeholder:"FILE" help:"Database of the simulated outside (default: DIR/world.db)."`
 	Settle   time.Duration `default:"5s" help:"How long a break may last before it counts: on a running platform things are on their way."`
-	Details  int           `default:"5" placeholder:"N" help:"Broken rows to name in each equation (default: ${default})."`
-	JSON     bool          `help:"The equations as JSON."`
+	// The same names as serve's: a configuration file or a variable sets both.
+	KeepSent     time.Duration `default:"336h" help:"How long the platform keeps sent events: what is younger and missing is damage."`
+	KeepInbox    time.Duration `default:"336h" help:"How long the platform's consumers remember what they applied."`
+	KeepRequests time.Duration `default:"168h" help:"How long the platform remembers an Idempotency-Key."`
+	Details      int           `default:"5" placeholder:"N" help:"Broken rows to name in each equation (default: ${default})."`
+	JSON         bool          `help:"The equations as JSON."`
 }
 
 // Run checks and fails when an equation is broken.
@@ -35,7 +39,7 @@ func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, checker.Close()) }()
-	checker.Details = c.Details
+	checker.Details, checker.Keep = c.Details, min(c.KeepSent, c.KeepInbox, c.KeepRequests)
 	var equations []check.Equation
 	if at, stopped := stoppedAt(c.Data); stopped {
 		checker.Now = func() time.Time { return at }

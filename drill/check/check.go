@@ -53,6 +53,9 @@ type Checker struct {
 	Now func() time.Time
 	// Details is how many broken rows the detail of an equation names at most; Open sets it to 5.
 	Details int
+	// Keep is how long retention keeps every row at least: the shortest of the program's --keep-sent, --keep-inbox and
+	// --keep-requests. A younger row that is missing is damage. Open sets it to their shortest default, 7 days.
+	Keep time.Duration
 
 	sources []*original // databases on servers
 	copies  string      // the folder of their copies; empty when there are none
@@ -89,7 +92,7 @@ func open(ctx context.Context) (*Checker, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checker{db: db, Now: time.Now, Details: 5}
+	c := &Checker{db: db, Now: time.Now, Details: 5, Keep: 7 * 24 * time.Hour}
 	if c.conn, err = db.Conn(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -152,7 +155,10 @@ func (c *Checker) Run(ctx context.Context) (_ []Equation, err error) {
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	now := c.Now()
-	horizon, err := prepare(ctx, tx, now)
+	if err := prepare(ctx, tx); err != nil {
+		return nil, err
+	}
+	horizon, err := retained(ctx, tx, now, c.Keep)
 	if err != nil {
 		return nil, err
 	}
@@ -206,63 +212,25 @@ func (c *Checker) Settled(ctx context.Context, settle time.Duration) ([]Equation
 	}
 }
 
-// prepare makes the tables over all services. horizon is the time (in microseconds) before which rows may refer to events,
-// marks, calls and requests that retention has deleted; 0 when nothing was deleted yet.
-func prepare(ctx context.Context, tx *sql.Tx, now time.Time) (horizon int64, err error) {
+// prepare makes the tables over all services.
+func prepare(ctx context.Context, tx *sql.Tx) error {
 	statements, names, err := parse("views.sql")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for _, name := range names {
 		if _, err := tx.ExecContext(ctx, statements[name]); err != nil {
-			return 0, fmt.Errorf("table %s: %w", name, err)
+			return fmt.Errorf("table %s: %w", name, err)
 		}
 	}
 	for consumer, types := range Subscriptions() {
 		for _, eventType := range types {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO subscription (consumer, type) VALUES (?, ?)", consumer, eventType); err != nil {
-				return 0, err
+				return err
 			}
 		}
 	}
-	for _, name := range Services() {
-		for table, of := range map[string]struct{ oldest, age string }{
-			"outbox_event": {"id", "created_at"}, "inbox_mark": {"id", "marked_at"}, "idempotency_record": {"id", "created_at"},
-			// Open calls stay whatever their age.
-			"outside_call": {"CASE WHEN state >= 2 THEN id END", "CASE WHEN state >= 2 THEN updated_at END"},
-		} {
-			h, err := kept(ctx, tx, name, table, of.oldest, of.age, now)
-			if err != nil {
-				return 0, err
-			}
-			horizon = max(horizon, h)
-		}
-	}
-	return horizon, nil
-}
-
-// kept is the time since which the table is whole, with a day's margin; 0 when nothing was deleted from its beginning.
-// Retention keeps rows for days, so what is missing from the last hour is damage and not retention.
-func kept(ctx context.Context, tx *sql.Tx, schema, table, oldest, age string, now time.Time) (int64, error) {
-	var id, first sql.NullInt64
-	err := tx.QueryRowContext(ctx, "SELECT MIN("+oldest+"), MIN("+age+`) FROM "`+schema+`".`+table).Scan(&id, &first)
-	if err != nil {
-		return 0, fmt.Errorf("%s.%s: %w", schema, table, err)
-	}
-	recent := now.Add(-time.Hour).UnixMicro()
-	if id.Valid {
-		if id.Int64 <= 1 {
-			return 0, nil
-		}
-		return min(first.Int64+(24*time.Hour).Microseconds(), recent), nil
-	}
-	// Nothing is there: everything was deleted, or nothing ever was there. SQLite remembers the last id that it gave.
-	var given int64
-	err = tx.QueryRowContext(ctx, `SELECT COALESCE(MAX(seq), 0) FROM "`+schema+`".sqlite_sequence WHERE name = ?`, table).Scan(&given)
-	if err != nil || given == 0 {
-		return 0, err
-	}
-	return recent, nil
+	return nil
 }
 
 func (c *Checker) equation(ctx context.Context, tx *sql.Tx, title string, statements map[string]string, args []any) (Equation, error) {

@@ -33,7 +33,7 @@ func (c *Checker) Figures(ctx context.Context) (f Figures, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	if _, err := prepare(ctx, tx, c.Now()); err != nil {
+	if err := prepare(ctx, tx); err != nil {
 		return f, err
 	}
 	statements, _, err := parse("figures.sql")
