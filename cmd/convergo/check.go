@@ -34,6 +34,9 @@ func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 	if err := c.validate(); err != nil {
 		return err
 	}
+	if err := positive([]setting{{"--keep-sent", c.KeepSent}, {"--keep-inbox", c.KeepInbox}, {"--keep-requests", c.KeepRequests}}); err != nil {
+		return err
+	}
 	checker, err := openChecker(ctx, c.backends, c.Data, c.World)
 	if err != nil {
 		return err

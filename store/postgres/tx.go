@@ -131,8 +131,9 @@ func (s *Store) enclosing(ctx context.Context) *Tx {
 // outside the transaction it resets at its start.
 //
 // When the transaction cannot begin, or its connection is lost, the error is convergo.Unreachable; after a COMMIT whose answer
-// was lost, or did not come within Options.CommitTimeout, nobody knows whether it was kept. A ctx that ends before fn has returned rolls back; during the commit it is too
-// late. Functions given to AfterCommit have run on return. fn must not call Update of the same store: see Nested.
+// was lost, or did not come within Options.CommitTimeout, nobody knows whether it was kept. A ctx that ends before fn has returned
+// rolls back; during the commit it is too late. Functions given to AfterCommit have run on return. fn must not call Update of the
+// same store: see Nested.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
 	return s.update(ctx, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx) })
 }
