@@ -98,6 +98,7 @@ type Store struct {
 	db     *sql.DB
 	server server
 	floor  floor
+	claims atomic.Uint64 // so far
 
 	mu     sync.Mutex
 	closed bool

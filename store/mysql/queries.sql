@@ -35,10 +35,12 @@ SELECT l.lane,
 (SELECT 1 FROM outbox_pending AS p FORCE INDEX (outbox_pending_lane) WHERE p.lane = l.lane LIMIT 1)
 
 -- name: ClaimLanes
--- :heads are the heads of the lanes, joined by UNION ALL; then each event is found by its key.
-SELECT p.seq, p.lane, b.aggregate_digest IS NOT NULL,
+-- :heads are the heads of the lanes, joined by UNION ALL; then each event is found by its key. Of one
+-- that is larger than 16384 bytes the payload is NULL.
+SELECT p.seq, p.lane, p.event_id, b.aggregate_digest IS NOT NULL,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+       e.message_id, e.event_key, CASE WHEN LENGTH(e.headers) <= 16384 THEN e.headers ELSE '{}' END,
+       CASE WHEN LENGTH(e.payload) <= 16384 AND LENGTH(e.headers) <= 16384 THEN e.payload END
   FROM (:heads) AS p
  STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = p.event_id
   LEFT JOIN outbox_blocked AS b FORCE INDEX (PRIMARY) ON b.aggregate_digest = e.aggregate_digest
@@ -58,12 +60,27 @@ SELECT aggregate_digest FROM outbox_blocked FORCE INDEX (outbox_blocked_due)
  WHERE lane = ? AND held = 0 AND next_attempt_at <= ? ORDER BY next_attempt_at LIMIT ?
 
 -- name: ClaimQueue
-SELECT w.seq, w.attempts,
+-- Of an event that is larger than 16384 bytes the payload is NULL.
+SELECT w.seq, w.attempts, w.event_id,
        e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
-       e.message_id, e.event_key, e.headers, e.payload
+       e.message_id, e.event_key, CASE WHEN LENGTH(e.headers) <= 16384 THEN e.headers ELSE '{}' END,
+       CASE WHEN LENGTH(e.payload) <= 16384 AND LENGTH(e.headers) <= 16384 THEN e.payload END
   FROM outbox_waiting AS w FORCE INDEX (outbox_waiting_queue)
  STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = w.event_id
  WHERE w.aggregate_digest = ? ORDER BY w.seq LIMIT ?
+
+-- name: EventSizes
+-- What is known of large events without their payloads and headers, and how long those are.
+SELECT e.id, LENGTH(e.headers), LENGTH(e.payload),
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, '{}', NULL
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
+
+-- name: LargeEvents
+SELECT e.id,
+       e.created_at, e.deliver_at, e.aggregate_version, e.max_attempts, e.topic, e.type, e.aggregate_type, e.aggregate_id,
+       e.message_id, e.event_key, e.headers, e.payload
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN outbox_event AS e FORCE INDEX (PRIMARY) ON e.id = j.id
 
 -- name: DueDelayed
 -- In the order in which they join their lane, and locked in it: a second relay waits here, and then finds them gone.

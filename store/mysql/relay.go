@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -23,7 +22,10 @@ const promoteMost = 1000
 // comes out in its place or is held: queues are read before lanes, and a held event goes to the queue's end. Nothing it reads
 // grows with what is not claimed.
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
-	c := claiming{store: s, perLane: max(perLane, 1), now: convergo.Micros(now)}
+	c := claiming{
+		store: s, perLane: max(perLane, 1), now: convergo.Micros(now),
+		portion: relay.NewPortion(perLane, convergo.Lane(s.claims.Add(1)%convergo.Lanes)),
+	}
 	for _, l := range leases {
 		if l.Lane < convergo.Lanes {
 			c.lanes = append(c.lanes, int64(l.Lane))
@@ -34,7 +36,8 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 	if err := c.run(ctx); err != nil {
 		return relay.Claim{}, s.fail("claim", err)
 	}
-	return c.result, nil
+	events, more := c.portion.Claim()
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
 }
 
 type claiming struct {
@@ -42,7 +45,8 @@ type claiming struct {
 	lanes   []int64
 	perLane int
 	now     int64
-	result  relay.Claim
+	portion *relay.Portion
+	next    int64
 }
 
 // laneState is what NextDue tells of a lane; 0 is none.
@@ -72,20 +76,21 @@ func (c *claiming) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if err = c.large(ctx); err != nil {
+		return err
+	}
 	if anyDue {
 		if states, err = c.look(ctx, c.now, false); err != nil {
 			return err
 		}
 	}
-	next := int64(0)
 	for _, l := range states {
 		for _, at := range []int64{l.delayed, l.retry} {
-			if at != 0 && (next == 0 || at < next) {
-				next = at
+			if at != 0 && (c.next == 0 || at < c.next) {
+				c.next = at
 			}
 		}
 	}
-	c.result.NextDue = convergo.FromMicros(next)
 	return nil
 }
 
@@ -133,7 +138,7 @@ func (c *claiming) look(ctx context.Context, after int64, pending bool) ([]laneS
 	return states, nil
 }
 
-// pending reads the head of each lane, and one row more, which tells that there is more.
+// pending reads the head of each lane, and one row more, which tells that there is more, and for which there is no room.
 func (c *claiming) pending(ctx context.Context) error {
 	s := c.store
 	if err := s.raise(ctx, c.lanes); err != nil {
@@ -146,29 +151,71 @@ func (c *claiming) pending(ctx context.Context) error {
 		parts[i] = strings.NewReplacer(":lane", strconv.FormatInt(lane, 10), ":floor", strconv.FormatInt(floors[i], 10), ":most", most).
 			Replace(part)
 	}
-	found, err := list(ctx, s.db, func(rows *sql.Rows) (p relay.Pending, err error) {
-		p.Event, err = scanEvent(rows, &p.Seq, &p.Lane, &p.Held)
-		return p, err
+	var firsts [convergo.Lanes]int64 // of the rows that were seen, whether or not there was room for them
+	_, err := list(ctx, s.db, func(rows *sql.Rows) (_ struct{}, err error) {
+		var (
+			p  relay.Pending
+			id int64
+		)
+		if p.Event, err = scanEvent(rows, &p.Seq, &p.Lane, &id, &p.Held); err != nil {
+			return struct{}{}, err
+		}
+		if first := &firsts[p.Lane%convergo.Lanes]; *first == 0 || p.Seq < *first {
+			*first = p.Seq
+		}
+		c.add(p, id)
+		return struct{}{}, nil
 	}, s.with("ClaimLanes", ":heads", strings.Join(parts, " UNION ALL ")))
 	if err != nil {
 		return fmt.Errorf("ClaimLanes: %w", err)
 	}
-	slices.SortFunc(found, func(a, b relay.Pending) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
-	var firsts [convergo.Lanes]int64
-	room, lane := 0, convergo.Lane(convergo.Lanes)
-	for _, p := range found {
-		if p.Lane != lane {
-			lane, room = p.Lane, c.perLane
-			firsts[lane] = p.Seq
-		}
-		if room--; room < 0 {
-			c.result.More = true
-			continue
-		}
-		c.result.Events = append(c.result.Events, p)
-	}
 	seen(firsts)
 	return nil
+}
+
+// add takes what was read of an event. A payload is NULL when it, or the headers, are large.
+func (c *claiming) add(p relay.Pending, id int64) {
+	if p.Event.Payload == nil {
+		p.Event = convergo.Event{}
+		c.portion.AddLater(p, id)
+		return
+	}
+	c.portion.Add(p)
+}
+
+// large reads the events that did not come with their rows, as far as they have room.
+func (c *claiming) large(ctx context.Context) error {
+	s := c.store
+	return c.portion.Complete(func(ids []int64, tell func(id int64, e convergo.Event, sizes relay.Sizes)) error {
+		_, err := list(ctx, s.db, func(rows *sql.Rows) (_ struct{}, err error) {
+			var (
+				id   int64
+				size relay.Sizes // the columns of the other texts take no more than is legal
+			)
+			e, err := scanEvent(rows, &id, &size.Headers, &size.Payload)
+			if err == nil {
+				tell(id, e, size)
+			}
+			return struct{}{}, err
+		}, s.sql.Get("EventSizes"), array(ids))
+		if err != nil {
+			return fmt.Errorf("EventSizes: %w", err)
+		}
+		return nil
+	}, func(ids []int64, tell func(id int64, e convergo.Event)) error {
+		_, err := list(ctx, s.db, func(rows *sql.Rows) (_ struct{}, err error) {
+			var id int64
+			e, err := scanEvent(rows, &id)
+			if err == nil {
+				tell(id, e)
+			}
+			return struct{}{}, err
+		}, s.sql.Get("LargeEvents"), array(ids))
+		if err != nil {
+			return fmt.Errorf("LargeEvents: %w", err)
+		}
+		return nil
+	})
 }
 
 // queues reads the due queues of a lane's blocked aggregates, up to perLane events.
@@ -180,7 +227,7 @@ func (c *claiming) queues(ctx context.Context, lane int64) error {
 	room := c.perLane
 	for _, a := range aggregates {
 		if room == 0 {
-			c.result.More = true
+			c.portion.More()
 			break
 		}
 		if room, err = c.queue(ctx, convergo.Lane(lane), a, room); err != nil {
@@ -193,24 +240,29 @@ func (c *claiming) queues(ctx context.Context, lane int64) error {
 // queue reads the waiting events of one aggregate, and returns the room that is left. One that has failed before comes
 // alone, so that the others do not fail with it.
 func (c *claiming) queue(ctx context.Context, lane convergo.Lane, aggregate []byte, room int) (int, error) {
-	waiting, err := list(ctx, c.store.db, func(rows *sql.Rows) (p relay.Pending, err error) {
-		p.Lane, p.Queued = lane, true
-		p.Event, err = scanEvent(rows, &p.Seq, &p.Attempts)
-		return p, err
+	alone := false
+	_, err := list(ctx, c.store.db, func(rows *sql.Rows) (_ struct{}, err error) {
+		var (
+			p  = relay.Pending{Lane: lane, Queued: true}
+			id int64
+		)
+		if p.Event, err = scanEvent(rows, &p.Seq, &p.Attempts, &id); err != nil {
+			return struct{}{}, err
+		}
+		if alone {
+			return struct{}{}, errEnough
+		}
+		if room == 0 {
+			c.portion.More()
+			return struct{}{}, errEnough
+		}
+		c.add(p, id)
+		room--
+		alone = p.Attempts > 0
+		return struct{}{}, nil
 	}, c.store.sql.Get("ClaimQueue"), aggregate, room+1)
 	if err != nil {
 		return 0, fmt.Errorf("ClaimQueue: %w", err)
-	}
-	for _, p := range waiting {
-		if room == 0 {
-			c.result.More = true
-			break
-		}
-		c.result.Events = append(c.result.Events, p)
-		room--
-		if p.Attempts > 0 {
-			break
-		}
 	}
 	return room, nil
 }
@@ -255,6 +307,8 @@ func (c *claiming) promote(ctx context.Context, lanes []int64) error {
 		_, err := s.exec(ctx, tx, "DeleteDelayed", array(ids))
 		return err
 	})
-	c.result.More = c.result.More || more
+	if more {
+		c.portion.More()
+	}
 	return err
 }
