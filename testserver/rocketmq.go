@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -189,6 +190,21 @@ func (r *RocketMQ) Close() error {
 		}
 	}
 	return errors.Join(append(failures, os.RemoveAll(r.dir))...)
+}
+
+// Topics are the names of all topics, sorted, as the name server knows them.
+func (r *RocketMQ) Topics() ([]string, error) {
+	const allTopics = 206
+	body, err := r.ask(r.NameServer, allTopics, nil)
+	if err != nil {
+		return nil, fmt.Errorf("topics of RocketMQ: %w", err)
+	}
+	var answer struct{ TopicList []string }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("topics of RocketMQ: %w", err)
+	}
+	slices.Sort(answer.TopicList)
+	return answer.TopicList, nil
 }
 
 // ask sends one command of RocketMQ's protocol and returns the body of the answer.

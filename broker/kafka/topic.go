@@ -98,26 +98,25 @@ func (b *Broker) look(ctx context.Context, name string) (made bool, err error) {
 	return true, nil
 }
 
-func (b *Broker) create(ctx context.Context, name string) error {
+// topicSettings of a topic that is made here.
+func (b *Broker) topicSettings() map[string]*string {
 	retention := "-1"
 	if b.cfg.MaxAge != Forever {
 		retention = strconv.FormatInt(b.cfg.MaxAge.Milliseconds(), 10)
 	}
-	settings := map[string]*string{
+	return map[string]*string{
 		"retention.ms": kadm.StringPtr(retention), "retention.bytes": kadm.StringPtr("-1"), "cleanup.policy": kadm.StringPtr("delete"),
 		"min.insync.replicas": kadm.StringPtr(strconv.Itoa(max(1, b.cfg.Replication-1))), "unclean.leader.election.enable": kadm.StringPtr("false"),
 		"max.message.bytes": kadm.StringPtr(strconv.Itoa(b.cfg.MaxMessage)),
 		// The age of an event counts from when it came here: one that is replayed must not be too old at once.
 		"message.timestamp.type": kadm.StringPtr("LogAppendTime"),
 	}
-	answer, err := b.admin.CreateTopic(ctx, int32(b.cfg.Partitions), int16(b.cfg.Replication), settings, b.topicName(name))
-	switch {
-	case errors.Is(err, kerr.TopicAlreadyExists): // another process was faster
-	case errors.Is(err, kerr.InvalidReplicationFactor):
-		return fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set Config.Replication to their number: %w %s",
-			b.topicName(name), b.cfg.Replication, err, answer.ErrMessage)
-	case err != nil:
-		return fmt.Errorf("make topic %s: %w", b.topicName(name), verdict(err))
+}
+
+func (b *Broker) create(ctx context.Context, name string) error {
+	answer, err := b.admin.CreateTopic(ctx, int32(b.cfg.Partitions), int16(b.cfg.Replication), b.topicSettings(), b.topicName(name))
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) { // then another process was faster
+		return b.cannotMake(name, err, answer.ErrMessage)
 	}
 	return b.made(ctx, name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,6 +65,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 
 // Publish implements relay.Publisher; see Publisher.
 func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
+	if b.cfg.LookOnly {
+		return slices.Repeat([]error{errLookOnly}, len(events))
+	}
 	return b.publisher.Publish(ctx, events)
 }
 

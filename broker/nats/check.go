@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,16 +22,22 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*b.cfg.Timeout)
 	defer cancel()
 	stream, err := b.js.Stream(ctx, b.cfg.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && b.cfg.LookOnly {
+		return b.plan(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nats broker: check: %w", judged(err))
 	}
-	bucket, err := b.js.Stream(ctx, "KV_"+b.bucket.Bucket())
+	bucket, err := b.js.Stream(ctx, "KV_"+b.bucketName())
+	if errors.Is(err, jetstream.ErrStreamNotFound) && b.cfg.LookOnly {
+		return b.plan(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nats broker: check: %w", judged(err))
 	}
 	config := stream.CachedInfo().Config
 	warnings := storage("stream "+config.Name, config, "events that were confirmed")
-	warnings = append(warnings, storage("bucket "+b.bucket.Bucket(), bucket.CachedInfo().Config, "how far each consumer came, so that it reads all again")...)
+	warnings = append(warnings, storage("bucket "+b.bucketName(), bucket.CachedInfo().Config, "how far each consumer came, so that it reads all again")...)
 	warnings = append(warnings, limits(config)...)
 	warnings = append(warnings, b.sizes(config)...)
 	sync, err := b.syncs(ctx, config.Replicas)
@@ -38,6 +45,17 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 		return nil, fmt.Errorf("nats broker: check: %w", err)
 	}
 	return append(warnings, sync...), nil
+}
+
+// plan is about a stream that is yet to be made.
+func (b *Broker) plan(ctx context.Context) ([]relay.Warning, error) {
+	config := jetstream.StreamConfig{Name: b.cfg.Stream, Storage: jetstream.FileStorage, Replicas: b.replicas()}
+	sync, err := b.syncs(ctx, config.Replicas)
+	if err != nil {
+		return nil, fmt.Errorf("nats broker: check: %w", err)
+	}
+	warnings := storage("stream "+config.Name+", to be made,", config, "events that were confirmed")
+	return slices.Concat(warnings, b.sizes(config), sync), nil
 }
 
 func storage(name string, c jetstream.StreamConfig, what string) (warnings []relay.Warning) {

@@ -57,6 +57,9 @@ type Config struct {
 	Log *slog.Logger // default: nowhere
 	// Probe point: broker.sent (handed to the connection, not confirmed). Default none.
 	Probe convergo.Probe
+	// LookOnly is for Missing and Check: nothing is made or changed on the server, and there is no publishing and no
+	// subscribing. Default false.
+	LookOnly bool
 }
 
 func (c Config) withDefaults() Config {

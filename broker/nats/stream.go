@@ -26,6 +26,9 @@ func (b *Broker) prepare(ctx context.Context) error {
 	if b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithDefaultTimeout(b.cfg.Timeout)); err != nil {
 		return err
 	}
+	if b.cfg.LookOnly {
+		return nil
+	}
 	var stream jetstream.Stream
 	if err := b.insist(ctx, func(ctx context.Context) (err error) { stream, err = b.stream(ctx); return err }); err != nil {
 		return err
@@ -96,8 +99,10 @@ func (b *Broker) fits(config jetstream.StreamConfig) error {
 	return nil
 }
 
+func (b *Broker) bucketName() string { return b.cfg.Stream + "-consumers" }
+
 func (b *Broker) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
-	name := b.cfg.Stream + "-consumers"
+	name := b.bucketName()
 	bucket, err := b.js.KeyValue(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		bucket, err = b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{

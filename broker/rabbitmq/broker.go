@@ -43,7 +43,11 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		subscribing: make(chan struct{}, 1),
 	}
 	b.subscribing <- struct{}{}
-	if err := b.checkPartitions(ctx); err != nil {
+	check := b.checkPartitions
+	if cfg.LookOnly {
+		check = func(ctx context.Context) error { _, err := b.publish.get(ctx); return err }
+	}
+	if err := check(ctx); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}

@@ -20,6 +20,9 @@ import (
 // "Unroutable" (no queue takes the event) has no verdict: it is tried again and spends an attempt, because only that event's
 // subject lacks a consumer. A refusal by a queue that is full is an outage, and so are alarms of the server and lost connections.
 func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
+	if b.cfg.LookOnly {
+		return slices.Repeat([]error{errLookOnly}, len(events))
+	}
 	p := publication{broker: b, events: events, errs: make([]error, len(events)), returned: map[string]amqp.Return{}}
 	p.chain()
 	for len(p.ready) > 0 || len(p.sent) > 0 {

@@ -56,6 +56,9 @@ type Config struct {
 	OnLoss func(Loss)
 	// Probe point: broker.sent (handed to the server, not confirmed). Default none.
 	Probe convergo.Probe
+	// LookOnly is for Missing and Check: nothing is made or changed on the server, and there is no publishing and no
+	// subscribing. Default false.
+	LookOnly bool
 }
 
 // Forever as Config.MaxAge keeps events without limit.
@@ -140,7 +143,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := b.greet(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	b.work.Go(b.trims)
+	if !cfg.LookOnly {
+		b.work.Go(b.trims)
+	}
 	return b, nil
 }
 

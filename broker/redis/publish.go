@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,6 +18,9 @@ const mostBytes = 4 << 20
 // whole or not at all, so that no failure inside can let a later event of an aggregate overtake an earlier one. After a
 // transaction that failed nothing else is sent.
 func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
+	if b.cfg.LookOnly {
+		return slices.Repeat([]error{errLookOnly}, len(events))
+	}
 	p := publication{broker: b, events: events, errs: make([]error, len(events)), failed: map[convergo.Aggregate]int{}}
 	for i := 0; i < len(events); {
 		i = p.gather(ctx, i)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +13,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/convergo/convergo/retain"
+	"github.com/convergo/convergo/trade"
 )
 
-// doctorCommand is `convergo doctor`: it takes the settings of serve, and looks whether serve could run with them.
+// doctorCommand is `convergo doctor`: it takes the settings of serve, and looks whether serve could run with them. It changes
+// nothing, so it may be asked before a roll-out, on what is running.
 type doctorCommand struct {
 	serveCommand
 	JSON bool `help:"The findings as JSON."`
@@ -27,12 +31,13 @@ type doctorCommand struct {
 // finding is one thing that the doctor looked at.
 type finding struct {
 	Subject string `json:"subject"` // "database of order", "broker", …
-	Level   string `json:"level"`   // ok, warning or error
+	Level   string `json:"level"`   // ok, change, warning or error
 	Detail  string `json:"detail"`  // what is so, and what to do about it
 }
 
 const (
 	levelOK      = "ok"
+	levelChange  = "change" // serve would make or change it; the doctor does not
 	levelWarning = "warning"
 	levelError   = "error"
 )
@@ -130,7 +135,9 @@ func (e *examination) database(ctx context.Context, name string) {
 		return
 	}
 	if file != "" {
-		e.file(subject, file)
+		if e.file(subject, file) {
+			e.store(ctx, subject, name)
+		}
 		return
 	}
 	defer func() { _ = source.DB.Close() }() // only read
@@ -146,25 +153,27 @@ func (e *examination) database(ctx context.Context, name string) {
 		e.note(levelWarning, subject, "its clock differs from this machine's by %v: leases go by its clock and are not hurt, delayed events and timeouts go by "+
 			"this machine's; let both follow one time server", skew.Round(time.Millisecond))
 	}
+	if !facts.writable {
+		e.note(levelError, subject, "takes no writes: it is a replica, or read only; name the primary")
+	}
 	if !facts.mayCreate && !facts.migrated {
 		e.note(levelError, subject, "the account may not make tables in %s, and there are none: grant it CREATE for the first start", source.Schema)
-		return
-	}
-	if !facts.migrated {
-		e.note(levelOK, subject, "empty: the first start makes its tables")
 		return
 	}
 	e.store(ctx, subject, name)
 }
 
-// store asks the store itself, whose tables are there, what of its database's settings can lose something.
+// store asks the store itself, opened for reading, how far its tables have come and what of its settings can lose something.
 func (e *examination) store(ctx context.Context, subject, name string) {
-	store, err := openStore(ctx, name, e.databaseURL(e.Data, name), nil, slog.New(slog.DiscardHandler))
+	store, err := openStoreWith(ctx, e.databaseURL(e.Data, name), storeOptions{name: name, look: true, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		e.note(levelError, subject, "%v", err)
 		return
 	}
 	defer func() { _ = store.Close() }() // only read
+	if !e.schema(ctx, subject, name, store) {
+		return
+	}
 	if c, ok := store.database.(checks); ok {
 		e.warnings(ctx, subject, c)
 	}
@@ -176,6 +185,48 @@ func (e *examination) store(ctx context.Context, subject, name string) {
 	if n := b.Dead.Count + b.InboxDead.Count; n > 0 {
 		e.note(levelWarning, subject, "%d events or messages wait for a person: see /ops/%s/dead-events and dead-letters", n, name)
 	}
+}
+
+// schema says which migrations serve would apply, and tells whether the engine's tables are those that this program reads.
+func (e *examination) schema(ctx context.Context, subject, name string, store *opened) (readable bool) {
+	var pending, ahead []string
+	began := false
+	for _, set := range []struct {
+		name       string
+		migrations fs.FS
+	}{{"engine", nil}, {"trade", trade.Migrations()}, {name, serviceNamed(name).Migrations()}} {
+		have, newest, err := store.Version(ctx, set.name, set.migrations)
+		if err != nil {
+			e.note(levelError, subject, "%v", err)
+			return false
+		}
+		began = began || have > 0
+		switch {
+		case have < newest:
+			pending = append(pending, fmt.Sprintf("%s %s", set.name, span(have+1, newest)))
+		case have > newest:
+			ahead = append(ahead, fmt.Sprintf("%s has version %d, this program knows %d", set.name, have, newest))
+		}
+		readable = readable || set.name == "engine" && have >= newest
+	}
+	switch {
+	case !began:
+		e.note(levelChange, subject, "empty: serve will make its tables (migrations %s)", strings.Join(pending, ", "))
+	case len(pending) > 0:
+		e.note(levelChange, subject, "serve will apply the migrations %s", strings.Join(pending, ", "))
+	case len(ahead) > 0:
+		e.note(levelOK, subject, "a newer program has migrated it, and lets this one run with it: %s", strings.Join(ahead, ", "))
+	default:
+		e.note(levelOK, subject, "its tables are those of this version")
+	}
+	return readable
+}
+
+func span(from, to int64) string {
+	if from == to {
+		return fmt.Sprint(from)
+	}
+	return fmt.Sprintf("%d…%d", from, to)
 }
 
 func (e *examination) warnings(ctx context.Context, subject string, c checks) {
@@ -192,26 +243,30 @@ func (e *examination) warnings(ctx context.Context, subject string, c checks) {
 	}
 }
 
-func (e *examination) file(subject, path string) {
+// file tells whether there is a database to look into.
+func (e *examination) file(subject, path string) bool {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		dir, err := os.Stat(filepath.Dir(path))
 		if err == nil && !dir.IsDir() {
 			e.note(levelError, subject, "%s is not a folder", filepath.Dir(path))
-			return
+			return false
 		}
-		e.note(levelOK, subject, "%s is not there yet: the first start makes it", path)
+		e.note(levelChange, subject, "%s is not there yet: serve will make it", path)
 	case err != nil:
 		e.note(levelError, subject, "%v", err)
 	case !info.Mode().IsRegular():
 		e.note(levelError, subject, "%s is not a file", path)
 	default:
 		e.note(levelOK, subject, "%s, %d KiB", path, info.Size()>>10)
+		return info.Size() > 0
 	}
+	return false
 }
 
-// broker connects as serve would, which makes what serve would make there, and asks for settings that can lose something.
+// broker connects as serve would, without making anything there, and asks for what is missing, what does not fit, and settings that
+// can lose something.
 func (e *examination) broker(ctx context.Context) {
 	if e.embedded() {
 		e.note(levelOK, "broker", "embedded in this process: other processes cannot reach it")
@@ -219,16 +274,46 @@ func (e *examination) broker(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	b, err := connectBroker(ctx, e.brokerURL(), brokerOptions{maxAge: e.KeepBroker, unclaimed: unheard(), log: slog.New(slog.DiscardHandler)})
+	b, err := connectBroker(ctx, e.brokerURL(), brokerOptions{
+		maxAge: e.KeepBroker, unclaimed: unheard(), look: true, log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		e.note(levelError, "broker", "%v", err)
 		return
 	}
 	defer func() { _ = b.close() }() // nothing was sent
 	e.note(levelOK, "broker", "%s answers", redacted(e.brokerURL()))
+	if l, ok := b.broker.(looks); ok {
+		e.missing(ctx, l)
+	}
 	if c, ok := b.broker.(checks); ok {
 		e.warnings(ctx, "broker", c)
 	}
+}
+
+func (e *examination) missing(ctx context.Context, l looks) {
+	missing, err := l.Missing(ctx, topicsOf(e.Services), listeners(e.Services))
+	for _, one := range each(err) {
+		e.note(levelError, "broker", "%v", one)
+	}
+	if len(missing) > 0 {
+		e.note(levelChange, "broker", "serve will make %s", strings.Join(missing, ", "))
+	}
+	if err == nil && len(missing) == 0 {
+		e.note(levelOK, "broker", "everything that these services need there is made, with as many partitions as here")
+	}
+}
+
+// each error of several that were joined.
+func each(err error) []error {
+	var several interface{ Unwrap() []error }
+	if errors.As(err, &several) {
+		return several.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 // retention: what the broker keeps must be shorter than what consumers remember; sent events must outlive the broker's loss.
@@ -259,17 +344,21 @@ func (e *examination) secrets() {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && e.Secrets == "":
-		e.note(levelOK, "secrets", "%s is not there yet: the first start makes it", path)
+		e.note(levelChange, "secrets", "%s is not there yet: serve will make it", path)
 	case err != nil:
 		e.note(levelError, "secrets", "%v", err)
 	case info.Mode().Perm()&others != 0:
 		e.note(levelWarning, "secrets", "%s can be read by others (%v): chmod 600", path, info.Mode().Perm())
 	default:
-		if _, err := readSecrets(path); err != nil {
+		s, err := readSecrets(path)
+		switch {
+		case err != nil:
 			e.note(levelError, "secrets", "%v", err)
-			return
+		case s.PlatformID == "" && e.PlatformID == "" && e.Secrets != "":
+			e.note(levelOK, "secrets", `%s; before you change its channel_secret add "platform_id": %q, which comes from that now`, path, s.platform())
+		default:
+			e.note(levelOK, "secrets", "%s, of platform %s", path, cmp.Or(e.PlatformID, s.platform()))
 		}
-		e.note(levelOK, "secrets", "%s", path)
 	}
 }
 

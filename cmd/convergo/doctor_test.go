@@ -41,7 +41,7 @@ func TestTheDoctorFindsNothingWrongWithNothingSetUp(t *testing.T) {
 	t.Parallel()
 	for subject, list := range findings(t, 0) {
 		for _, f := range list {
-			if f.Level != levelOK {
+			if f.Level != levelOK && !(f.Level == levelChange && strings.Contains(f.Detail, "not there yet: serve will make it")) {
 				t.Errorf("%s: %+v", subject, f)
 			}
 		}
@@ -65,7 +65,7 @@ func TestTheDoctorLooksAtADatabaseBeforeAndAfterItsFirstStart(t *testing.T) {
 	server := testserver.Shared(t, &servers, "postgres", testserver.OpenDefaultPostgres)
 	address := server.TCP("postgres", "disable") + "&schema=" + server.Name("doctor")
 	args := []string{"--services", "order", "--databases", "order=" + address}
-	says(t, findings(t, 0, args...), "database of order", levelOK, "empty")
+	says(t, findings(t, 0, args...), "database of order", levelChange, "empty: serve will make its tables")
 	store, err := openStore(t.Context(), "order", address, nil, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,11 @@ type checks interface {
 	Check(ctx context.Context) ([]relay.Warning, error)
 }
 
+// looks is a broker that tells what it would make for these topics and consumers, and what is there and does not fit.
+type looks interface {
+	Missing(ctx context.Context, topics, consumers []string) (missing []string, err error)
+}
+
 // connected is a broker and what its type alone knows.
 type connected struct {
 	broker
@@ -49,6 +54,7 @@ type brokerOptions struct {
 	dir       string             // of an embedded one
 	maxAge    time.Duration      // how long it keeps an event
 	unclaimed []convergo.Subject // events that nobody need subscribe to
+	look      bool               // only: nothing is made or changed, published or subscribed to
 	probe     convergo.Probe
 	log       *slog.Logger
 }
@@ -108,7 +114,8 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 	cfg := nats.Config{
 		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
 		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.count("partitions"), Replicas: q.count("replicas"),
-		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, LookOnly: o.look, Log: o.log,
+		Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
 		return nil, err
@@ -124,7 +131,8 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 	user, password := a.account()
 	cfg := redis.Config{
 		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.count("partitions"),
-		Replicas: q.count("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+		Replicas: q.count("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, LookOnly: o.look,
+		Log: o.log, Probe: o.probe,
 	}
 	if socket := q.text("socket"); socket != "" {
 		cfg.Addr = socket
@@ -147,7 +155,7 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 	cfg := rabbitmq.Config{
 		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
 		Partitions: q.count("partitions"), Replicas: q.count("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
-		Log: o.log, Probe: o.probe,
+		LookOnly: o.look, Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil {
 		return nil, err

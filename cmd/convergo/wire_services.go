@@ -5,10 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/drill/check"
 	"github.com/convergo/convergo/trade"
 	"github.com/convergo/convergo/trade/channel"
 	"github.com/convergo/convergo/trade/coupon"
@@ -127,14 +130,51 @@ func unheard() (subjects []convergo.Subject) {
 	return subjects
 }
 
+// listeners are those of the services that subscribe to something.
+func listeners(services []string) (names []string) {
+	for _, service := range services {
+		if len(check.Subscriptions()[service]) > 0 {
+			names = append(names, service)
+		}
+	}
+	return names
+}
+
+// topicsOf are the topics that the services read or write: each writes to the one of its name, if there is one.
+func topicsOf(services []string) []string {
+	written, topics := map[string]bool{}, map[string]bool{}
+	for _, types := range check.Subscriptions() {
+		for _, eventType := range types {
+			written[trade.TopicOf(eventType)] = true
+		}
+	}
+	for _, service := range services {
+		if written[service] {
+			topics[service] = true
+		}
+		for _, eventType := range check.Subscriptions()[service] {
+			topics[trade.TopicOf(eventType)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(topics))
+}
+
 // prefixesOf are the first path elements that a service serves, whether it runs here or not.
 func prefixesOf(name string) []string {
+	if s := serviceNamed(name); s != nil {
+		return s.Prefixes()
+	}
+	return nil
+}
+
+// serviceNamed is a service that can be asked for what all of its kind have in common; nil when there is none of the name.
+func serviceNamed(name string) trade.Service {
 	for _, s := range []trade.Service{
 		(*order.Service)(nil), (*payment.Service)(nil), (*inventory.Service)(nil), (*coupon.Service)(nil), (*points.Service)(nil),
 		(*shipping.Service)(nil), (*ledger.Service)(nil), (*notification.Service)(nil), (*risk.Service)(nil),
 	} {
 		if s.Name() == name {
-			return s.Prefixes()
+			return s
 		}
 	}
 	return nil

@@ -32,6 +32,7 @@ type database interface {
 	idempotency.Store[convergo.Tx]
 	ops.Store
 	Migrate(ctx context.Context, set string, migrations fs.FS) error
+	Version(ctx context.Context, set string, migrations fs.FS) (have, newest int64, err error)
 	OnEvents(wake func())
 	OnCalls(wake func())
 	Close() error
@@ -49,12 +50,24 @@ type opened struct {
 // databaseSchemes are the databases that --database can name.
 func databaseSchemes() []string { return []string{"sqlite", "postgres", "mysql"} }
 
+// storeOptions are what is asked of every store.
+type storeOptions struct {
+	name  string
+	look  bool // only: nothing is made or changed
+	probe convergo.Probe
+	log   *slog.Logger
+}
+
 // openStore opens the database at the address and brings the engine's tables up to date.
-func openStore(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (_ *opened, err error) {
+func openStore(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (*opened, error) {
+	return openStoreWith(ctx, text, storeOptions{name: name, probe: probe, log: log})
+}
+
+func openStoreWith(ctx context.Context, text string, o storeOptions) (_ *opened, err error) {
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch scheme {
 	case "sqlite":
-		s, err := openDatabase(ctx, rest, sqlite.Options{Name: name, Probe: probe, Log: log})
+		s, err := openDatabase(ctx, rest, sqlite.Options{Name: o.name, ReadOnly: o.look, NoTrace: o.look, Probe: o.probe, Log: o.log})
 		if err != nil {
 			return nil, err
 		}
@@ -63,15 +76,15 @@ func openStore(ctx context.Context, name, text string, probe convergo.Probe, log
 			return c.Commits, c.Updates, c.Statements
 		}}, nil
 	case "postgres":
-		return openPostgres(ctx, name, text, probe, log)
+		return openPostgres(ctx, text, o)
 	case "mysql":
-		return openMySQL(ctx, name, text, probe, log)
+		return openMySQL(ctx, text, o)
 	default:
 		return nil, fmt.Errorf("database %s: there is no store %q; there are %s", redacted(text), scheme, strings.Join(databaseSchemes(), ", "))
 	}
 }
 
-func openPostgres(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (*opened, error) {
+func openPostgres(ctx context.Context, text string, o storeOptions) (*opened, error) {
 	a, err := parseAddress(text)
 	if err != nil {
 		return nil, err
@@ -80,7 +93,9 @@ func openPostgres(ctx context.Context, name, text string, probe convergo.Probe, 
 	if err != nil {
 		return nil, err
 	}
-	s, err := postgres.Open(ctx, dsn, postgres.Options{Name: name, Schema: schema, MaxConns: orDefault(pool, defaultPool), Probe: probe, Log: log})
+	s, err := postgres.Open(ctx, dsn, postgres.Options{
+		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.look, Probe: o.probe, Log: o.log,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}
@@ -90,7 +105,7 @@ func openPostgres(ctx context.Context, name, text string, probe convergo.Probe, 
 	}}, nil
 }
 
-func openMySQL(ctx context.Context, name, text string, probe convergo.Probe, log *slog.Logger) (*opened, error) {
+func openMySQL(ctx context.Context, text string, o storeOptions) (*opened, error) {
 	a, err := parseAddress(text)
 	if err != nil {
 		return nil, err
@@ -99,7 +114,9 @@ func openMySQL(ctx context.Context, name, text string, probe convergo.Probe, log
 	if err != nil {
 		return nil, err
 	}
-	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{Name: name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, Probe: probe, Log: log})
+	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{
+		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.look, Probe: o.probe, Log: o.log,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}

@@ -58,6 +58,9 @@ type Options struct {
 	Readers int
 	// ReadOnly opens an existing file for View and the reading methods only. Nothing is migrated.
 	ReadOnly bool
+	// NoTrace, with ReadOnly, is for a short look: where no program has the file open nothing is made beside it (no -wal, no -shm).
+	// What a program that opens it meanwhile writes may be missed or misread.
+	NoTrace bool
 	// Relaxed commits without waiting for the disk (synchronous=NORMAL): a kill loses nothing, a loss of power may lose the
 	// last commits. For tests and simulations.
 	Relaxed bool
@@ -205,7 +208,11 @@ func (s *Store) writeDSN() string {
 
 func (s *Store) readDSN() string {
 	if s.opts.ReadOnly {
-		return s.dsn("_query_only=1", "mode=ro")
+		settings := []string{"_query_only=1", "mode=ro"}
+		if _, err := os.Stat(s.path + "-wal"); s.opts.NoTrace && errors.Is(err, fs.ErrNotExist) {
+			settings = append(settings, "immutable=1")
+		}
+		return s.dsn(settings...)
 	}
 	return s.dsn("_query_only=1")
 }
