@@ -110,7 +110,7 @@ func (c *Consumer[TX]) commit(ctx context.Context, deliveries []Delivery) error 
 	var p pass
 	if c.careful == 0 {
 		err := c.transact(ctx, deliveries, &p)
-		if p.failure == nil || !errors.Is(err, errPass) {
+		if p.failure == nil || !errors.Is(err, errPass) || convergo.VerdictOf(err) == convergo.Outage { // then it was the database's
 			return err
 		}
 		c.careful = carefulBatches

@@ -105,6 +105,10 @@ func backend(t *testing.T, dsn string, opts mysql.Options) storetest.Backend[con
 			})
 			return n, err
 		},
+		Conflict: func(ctx context.Context, tx convergo.Tx) error {
+			_, err := tx.ExecContext(ctx, "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'deadlock'")
+			return err
+		},
 		ExpireLeases: func(ctx context.Context) error {
 			return s.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
 				for _, statement := range []string{

@@ -125,8 +125,8 @@ const tries = 5
 // Update runs fn in a READ COMMITTED transaction and commits it when fn returns nil; what it wrote is durable on return. An
 // error, a panic and runtime.Goexit undo it. When the database aborts the transaction, to end a deadlock or because a lock could
 // not be had, all of it is rolled back and fn runs again from its start, up to five times with a pause between, whatever fn has made
-// of the error: fn resets what it collects outside of tx. Then the error wraps ErrAborted. When the transaction cannot begin, or the
-// server is lost, it is convergo.Unreachable; a server that is lost during the commit, or does not answer within
+// of the error: fn resets what it collects outside of tx. Then the error wraps ErrAborted and is convergo.Unreachable, as it is when the
+// transaction cannot begin or the server is lost; a server that is lost during the commit, or does not answer within
 // Options.CommitTimeout, may have committed. A ctx that ends before fn has returned rolls back; during the commit it is too late.
 // Functions given to AfterCommit have run on return.
 func (s *Store) Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error {
@@ -142,8 +142,13 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 	}
 	for try := 1; ; try++ {
 		again, err := s.attempt(ctx, fn)
-		if !again || try == tries {
+		if !again {
 			return err
+		}
+		// That says nothing about what fn does: the caller comes again later.
+		later := convergo.Unreachable(fmt.Errorf("the database asked to begin again %d times: %w", try, err))
+		if try == tries {
+			return later
 		}
 		s.counts.repeats.Add(1)
 		// Those who met here should not meet again.
@@ -152,7 +157,7 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return err
+			return later
 		}
 	}
 }

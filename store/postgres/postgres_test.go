@@ -131,6 +131,10 @@ func backend(t *testing.T, dsn string, opts postgres.Options) storetest.Backend[
 				return nil
 			})
 		},
+		Conflict: func(ctx context.Context, tx convergo.Tx) error {
+			_, err := tx.ExecContext(ctx, "DO $$ BEGIN RAISE EXCEPTION 'serialize' USING ERRCODE = '40001'; END $$")
+			return err
+		},
 		OnEvents: s.OnEvents, OnCalls: s.OnCalls,
 		Reopen: func(t *testing.T) storetest.Backend[convergo.Tx] {
 			t.Helper()

@@ -127,10 +127,9 @@ func (s *Store) enclosing(ctx context.Context) *Tx {
 // panic and runtime.Goexit undo what fn wrote.
 //
 // fn may run again from its start: when the database asks for it (a deadlock, a serialization failure) the transaction is
-// rolled back and begun anew, up to Options.Tries times; then the error is returned, without a verdict. So what fn collects
-// outside the transaction it resets at its start.
+// rolled back and begun anew, up to Options.Tries times. So what fn collects outside the transaction it resets at its start.
 //
-// When the transaction cannot begin, or its connection is lost, the error is convergo.Unreachable; after a COMMIT whose answer
+// When the tries are used up, the transaction cannot begin, or its connection is lost, the error is convergo.Unreachable; after a COMMIT whose answer
 // was lost, or did not come within Options.CommitTimeout, nobody knows whether it was kept. A ctx that ends before fn has returned
 // rolls back; during the commit it is too late. Functions given to AfterCommit have run on return. fn must not call Update of the
 // same store: see Nested.
@@ -163,8 +162,13 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 func (s *Store) retry(ctx context.Context, attempt func() (retry bool, err error)) error {
 	for try := 1; ; try++ {
 		retry, err := attempt()
-		if !retry || try >= s.opts.Tries {
+		if !retry {
 			return err
+		}
+		// That says nothing about what the caller does: he comes again later.
+		later := convergo.Unreachable(fmt.Errorf("postgres store %s: the database asked to begin again %d times: %w", s.opts.Name, try, err))
+		if try >= s.opts.Tries {
+			return later
 		}
 		s.retries.Add(1)
 		pause := time.NewTimer(time.Duration(rand.Int64N(int64(5*time.Millisecond)<<min(try, 8))) + time.Millisecond)
@@ -172,7 +176,7 @@ func (s *Store) retry(ctx context.Context, attempt func() (retry bool, err error
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return err
+			return later
 		}
 	}
 }

@@ -19,6 +19,8 @@ func instanceLaws[TX any]() []law[TX] {
 		{"two transactions are under way at once where RowLocks says so, and nowhere else", rowLocksAreDeclared[TX]},
 		{"a deadlock's victim runs its function again, and nothing of the first run is left", deadlockOfRows[TX]},
 		{"a deadlock in a savepoint, whose error the function swallows, is one all the same", swallowedDeadlock[TX]},
+		{"an Update that the database has begin again too often is an outage, and only that", givenUp[TX]},
+		{"a message whose transaction the database has begin again too often spends no attempt", unlucky[TX]},
 		{"two batches that mark the same messages in opposite order both commit", deadlockOfMarks[TX]},
 		{"of an aggregate's versions that come at the same time the fresh ones go up", versionsGoUp[TX]},
 		{"a queue is worked off by one instance at a time, and the second sees what the first did", drainedOnce[TX]},

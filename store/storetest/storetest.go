@@ -47,6 +47,8 @@ type Backend[TX any] struct {
 	// RowLocks: writers lock rows and not the whole store, so that two transactions can be under way at once, wait for one
 	// another, and deadlock. The laws about that then wait inside an Update for another one; elsewhere that would hang.
 	RowLocks bool
+	// Conflict makes the database ask for the transaction to be begun again, as it does to end a deadlock. Nil when it never asks.
+	Conflict func(ctx context.Context, tx TX) error
 	// Reopen closes the store and opens it again on the same data. Nil when nothing outlives the process.
 	Reopen func(t *testing.T) Backend[TX]
 }
