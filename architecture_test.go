@@ -56,7 +56,8 @@ func table() []row {
 		{"trade/channel", slices.Concat(words, []string{"trade"}), web},
 		{"trade/payment", slices.Concat(rooms, []string{"trade", "trade/channel"}), web},
 		{"trade/simulate", []string{".", "sqltext", "trade", "trade/channel"}, web},
-		{"trade/tradetest", slices.Concat(rooms, []string{"trade", "store/sqlite", "store/postgres", "store/mysql", "testserver"}), web},
+		{"trade/tradetest", slices.Concat(rooms, []string{"trade", "store/sqlite", "store/postgres", "store/mysql", "testserver"}),
+			slices.Concat(web, []string{"pgregory.net/rapid"})},
 		{"trade/*", slices.Concat(rooms, []string{"trade"}), web},
 
 		// The checker is a path of its own: nothing of ours, so that it cannot share a fault with what it checks.

@@ -82,7 +82,13 @@ func openServer(name string, program []string, create func(data string) *exec.Cm
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	if output, err := create(data).CombinedOutput(); err != nil {
+	// A server that starts removes what looks like its temporary tables, in a folder that others use too.
+	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o700); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	install := create(data)
+	install.Args = append(install.Args, "--tmpdir="+filepath.Join(dir, "tmp"))
+	if output, err := install.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: make a data folder: %w\n%s", name, err, tailOf(output)), os.RemoveAll(dir))
 	}
 	var failures []error
@@ -105,7 +111,7 @@ func startServer(name, dir, data string, program, options []string) (*MySQL, err
 	}
 	m := &MySQL{Socket: filepath.Join(dir, "sock"), Addr: "127.0.0.1:" + strconv.Itoa(port), dir: dir}
 	args := append(append([]string{}, program[1:]...), asRoot()...)
-	args = append(args, "--datadir="+data, "--socket="+m.Socket, "--port="+strconv.Itoa(port), "--bind-address=127.0.0.1",
+	args = append(args, "--datadir="+data, "--tmpdir="+filepath.Join(dir, "tmp"), "--socket="+m.Socket, "--port="+strconv.Itoa(port), "--bind-address=127.0.0.1",
 		"--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=256M", "--max-connections=300", "--skip-name-resolve")
 	if m.Process, err = start(dir, name, Command{Path: program[0], Args: append(args, options...)}); err != nil {
 		return nil, err

@@ -273,7 +273,7 @@ func TestCountersLimitsAndUsesNeverDrift(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		s := open(t, db)
 		round := 0
-		rapid.Check(t, func(r *rapid.T) {
+		db.Check(t, func(r *rapid.T) {
 			round++
 			code := fmt.Sprintf("C-%d", round)
 			c := terms(code, rapid.Int64Range(1, 3).Draw(r, "limit"), rapid.Int64Range(1, 2).Draw(r, "per customer"))

@@ -353,7 +353,7 @@ func TestReport17NumbersFlowsAndHoldsNeverDrift(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		s := open(t, db)
 		round := 0
-		rapid.Check(t, func(r *rapid.T) {
+		db.Check(t, func(r *rapid.T) {
 			round++
 			skus := make([]string, 3)
 			for i := range skus {

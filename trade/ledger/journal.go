@@ -46,25 +46,25 @@ var ErrUnbalanced = errors.New("journal does not balance")
 // other postings.
 //
 // Two transactions at the same key: both find no journal, both take the end of the chain; the database runs one after the other
-// there. The second inserts a key that is committed by now and fails; its retry finds the journal.
+// there, and the second looks again and finds what the first has committed.
 func (s *Service) Post(ctx context.Context, tx convergo.Tx, j Journal) (fresh bool, err error) {
 	j.Postings = slices.DeleteFunc(slices.Clone(j.Postings), func(p Posting) bool { return p.Debit == 0 && p.Credit == 0 })
 	if err := j.check(); err != nil {
 		return false, convergo.Permanent(fmt.Errorf("journal %q: %w", j.Key, err))
 	}
 	before, err := s.journal(ctx, tx, j.Key)
-	if err != nil {
-		return false, err
+	if err == nil && before == nil {
+		before, err = s.append(ctx, tx, &j)
 	}
-	if before != nil {
-		if !slices.Equal(before.Postings, j.Postings) {
-			return false, convergo.Permanent(fmt.Errorf("journal %s is there with other postings than %s now says: %w", j.Key, j.Cause,
-				convergo.ErrInvalid))
-		}
-		return false, nil
-	}
-	if err := s.append(ctx, tx, &j); err != nil {
+	switch {
+	case err != nil:
 		return false, fmt.Errorf("journal %s: %w", j.Key, err)
+	case before == nil:
+	case !slices.Equal(before.Postings, j.Postings):
+		return false, convergo.Permanent(fmt.Errorf("journal %s is there with other postings than %s now says: %w", j.Key, j.Cause,
+			convergo.ErrInvalid))
+	default:
+		return false, nil
 	}
 	recorded, err := trade.RecordEffect(ctx, tx, s.DB.Dialect(), trade.Effect{
 		Key: convergo.Key(j.Key), OrderNo: j.OrderNo, Kind: "ledger." + strings.ToLower(j.Kind), Reverses: convergo.Key(j.Corrects),
@@ -76,11 +76,25 @@ func (s *Service) Post(ctx context.Context, tx convergo.Tx, j Journal) (fresh bo
 	return err == nil, err
 }
 
-// append gives the journal its place in the chain and writes it.
-func (s *Service) append(ctx context.Context, tx convergo.Tx, j *Journal) error {
+// append gives the journal its place in the chain and writes it. When another transaction wrote the key while this one waited for the
+// end of the chain, that journal is before, and nothing is written.
+func (s *Service) append(ctx context.Context, tx convergo.Tx, j *Journal) (before *Journal, err error) {
 	if _, err := tx.ExecContext(ctx, s.sql.Get("Advance")); err != nil {
-		return fmt.Errorf("take the end of the chain: %w", err)
+		return nil, fmt.Errorf("take the end of the chain: %w", err)
 	}
+	if before, err = s.journal(ctx, tx, j.Key); err != nil {
+		return nil, err
+	}
+	if before != nil {
+		if _, err := tx.ExecContext(ctx, s.sql.Get("Retreat")); err != nil {
+			return nil, fmt.Errorf("leave the end of the chain: %w", err)
+		}
+		return before, nil
+	}
+	return nil, s.write(ctx, tx, j)
+}
+
+func (s *Service) write(ctx context.Context, tx convergo.Tx, j *Journal) error {
 	if err := tx.QueryRowContext(ctx, s.sql.Get("Head")).Scan(&j.Seq, &j.PrevHash); err != nil {
 		return fmt.Errorf("read the end of the chain: %w", err)
 	}

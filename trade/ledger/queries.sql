@@ -5,6 +5,10 @@
 -- anyway. It is the one row that all journals share; batches keep that to one wait per commit.
 UPDATE ledger_head SET seq = seq + 1 WHERE name = 'main'
 
+-- name: Retreat
+-- The end of the chain is held since Advance: nobody has seen the number.
+UPDATE ledger_head SET seq = seq - 1 WHERE name = 'main'
+
 -- name: Head
 SELECT seq, hash FROM ledger_head WHERE name = 'main'
 
@@ -12,7 +16,7 @@ SELECT seq, hash FROM ledger_head WHERE name = 'main'
 UPDATE ledger_head SET hash = ? WHERE name = 'main' AND seq = ?
 
 -- name: AddJournal
--- Plain, not :once: the caller looked for the key before; a clash is a twin that committed since, and fails this attempt.
+-- Plain, not :once: the caller has the end of the chain and looked for the key since.
 INSERT INTO journal (journal_key, seq, kind, order_no, corrects, reason, cause, actor, at, prev_hash, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 

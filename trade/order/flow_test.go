@@ -296,18 +296,20 @@ func TestWhatARejectionSaysIsTheReason(t *testing.T) {
 		for eventType, want := range map[string]string{
 			trade.StockRejected: "out_of_stock: S1", trade.CouponRejected: "coupon: S1", trade.PointsRejected: "points: S1", trade.RiskRejected: "risk: S1",
 		} {
-			r := newRig(t, db)
-			no := r.place("u-1", r.goods(8800, 1))
-			r.must(r.tell(eventType, no, trade.Answer{OrderNo: no, Reason: "S1"}))
-			if o := r.order(no); o.Status != order.Closing || o.Reason != want {
-				t.Errorf("%s: %s because of %q, want CLOSING because of %q", eventType, o.Status, o.Reason, want)
-			}
-			r.hold(no, 0, 0) // positive answers that come after it change nothing
-			r.told(no, trade.OrderCreated, trade.OrderClosing)
-			r.must(r.tell(trade.PaymentClosed, no, trade.Answer{OrderNo: no}))
-			if c := tradetest.Payloads[trade.Canceled](r.Bench, trade.OrderCanceled); len(c) != 1 || c[0].Reason != want {
-				t.Errorf("OrderCanceled: %+v", c)
-			}
+			t.Run(eventType, func(t *testing.T) {
+				r := newRig(t, db)
+				no := r.place("u-1", r.goods(8800, 1))
+				r.must(r.tell(eventType, no, trade.Answer{OrderNo: no, Reason: "S1"}))
+				if o := r.order(no); o.Status != order.Closing || o.Reason != want {
+					t.Errorf("%s: %s because of %q, want CLOSING because of %q", eventType, o.Status, o.Reason, want)
+				}
+				r.hold(no, 0, 0) // positive answers that come after it change nothing
+				r.told(no, trade.OrderCreated, trade.OrderClosing)
+				r.must(r.tell(trade.PaymentClosed, no, trade.Answer{OrderNo: no}))
+				if c := tradetest.Payloads[trade.Canceled](r.Bench, trade.OrderCanceled); len(c) != 1 || c[0].Reason != want {
+					t.Errorf("OrderCanceled: %+v", c)
+				}
+			})
 		}
 	})
 }

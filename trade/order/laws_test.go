@@ -28,7 +28,7 @@ func TestE2NothingMovesAnOrderBackwards(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		r := newRig(t, db) // one database for all plays, each with an order of its own
 		w := r.goods(1000, 3)
-		rapid.Check(t, func(rt *rapid.T) {
+		db.Check(t, func(rt *rapid.T) {
 			w.CouponCode, w.PointsToSpend = "C", 100
 			no := r.place("u-1", w)
 			answer := trade.Answer{OrderNo: no, Amount: 500, Points: 100}

@@ -23,18 +23,21 @@ func (s *Service) onPayable(ctx context.Context, tx convergo.Tx, e convergo.Even
 	if err != nil || p.Amount == 0 {
 		return convergo.Permanent(fmt.Errorf("%s %s: amount %d: %w", e.Type, e.Key, p.Amount, errors.Join(err, convergo.ErrInvalid)))
 	}
-	return s.insertOrder(ctx, tx, e, p, Open)
+	_, err = s.insertOrder(ctx, tx, e, p, Open)
+	return err
 }
 
-// insertOrder writes the row and the beginning of its history, unless the row is there.
-func (s *Service) insertOrder(ctx context.Context, tx convergo.Tx, e convergo.Event, p trade.Payable, state machine.State) error {
+// insertOrder writes the row and the beginning of its history; fresh is false, and nothing is written, when the row is there.
+func (s *Service) insertOrder(
+	ctx context.Context, tx convergo.Tx, e convergo.Event, p trade.Payable, state machine.State,
+) (fresh bool, err error) {
 	at := s.now()
-	fresh, err := s.exec(ctx, tx, "InsertOrder", p.OrderNo, p.UserID, p.Currency, p.Amount, string(state),
+	n, err := s.exec(ctx, tx, "InsertOrder", p.OrderNo, p.UserID, p.Currency, p.Amount, string(state),
 		convergo.Micros(p.ExpiresAt), convergo.Micros(at), convergo.Micros(at))
-	if err != nil || fresh == 0 {
-		return err
+	if err != nil || n == 0 {
+		return false, err
 	}
-	return Orders().Begin(ctx, tx, machine.Request{ID: p.OrderNo, Cause: string(e.Key), Key: e.Key, Actor: Name, At: at}, state)
+	return true, Orders().Begin(ctx, tx, machine.Request{ID: p.OrderNo, Cause: string(e.Key), Key: e.Key, Actor: Name, At: at}, state)
 }
 
 // onClosing makes sure that no money can come any more: every open intent is closed at the channel, and only then the
@@ -52,11 +55,16 @@ func (s *Service) onClosing(ctx context.Context, tx convergo.Tx, e convergo.Even
 		return err
 	}
 	if order == nil {
-		// It was never payable, or its OrderPayable is still on its way and will find this tombstone.
-		if err := s.insertOrder(ctx, tx, e, trade.Payable{OrderNo: c.OrderNo}, Closed); err != nil {
+		// It was never payable, or its OrderPayable is still on its way and will find this tombstone; or another process wrote the
+		// row after our look and has committed by now: that row is closed like any other.
+		tombstone, err := s.insertOrder(ctx, tx, e, trade.Payable{OrderNo: c.OrderNo}, Closed)
+		if err != nil {
 			return err
 		}
-		return s.emit(ctx, tx, trade.PaymentClosed, "PaymentClosed:"+c.OrderNo, c.OrderNo, 1, trade.Answer{OrderNo: c.OrderNo, Reason: c.Reason})
+		if tombstone {
+			return s.emit(ctx, tx, trade.PaymentClosed, "PaymentClosed:"+c.OrderNo, c.OrderNo, 1,
+				trade.Answer{OrderNo: c.OrderNo, Reason: c.Reason})
+		}
 	}
 	moved, err := Orders().Apply(ctx, tx, machine.Request{
 		ID: c.OrderNo, Move: "closing", Cause: c.Reason, Key: e.Key, Actor: Name, At: s.now(),

@@ -47,7 +47,7 @@ func (s *Service) retryReceiptRefund(ctx context.Context, in *retryInput) (*stru
 	attempt := max(row.RefundAttempt, 1) + 1
 	who, _ := trade.PrincipalOf(ctx)
 	why := clip(fmt.Sprintf("asked again by %s (%s); before: %s", who, trade.RequestKey(ctx), row.Reason))
-	n, err := s.exec(ctx, tx, "RetryReceiptRefund", attempt, why, convergo.Micros(s.now()), digest)
+	n, err := s.exec(ctx, tx, "RetryReceiptRefund", attempt, why, convergo.Micros(s.now()), digest, row.RefundAttempt)
 	if err != nil {
 		return nil, err
 	}

@@ -81,9 +81,10 @@ UPDATE payment_receipt SET state = ?, channel_refund_id = ?, reason = ?, updated
 WHERE receipt_digest = ? AND state = 'REFUNDING'
 
 -- name: RetryReceiptRefund
--- From REFUND_FAILED only: of two operators who ask, the second changes no row.
+-- From REFUND_FAILED only: of two operators who ask, the second changes no row. Nor does one who looked before the attempts that
+-- another one asked for had failed too: the call's key is the attempt's, and that one is used.
 UPDATE payment_receipt SET state = 'REFUNDING', refund_attempt = ?, reason = ?, updated_at = ?
-WHERE receipt_digest = ? AND state = 'REFUND_FAILED'
+WHERE receipt_digest = ? AND state = 'REFUND_FAILED' AND refund_attempt = ?
 
 -- name: InsertRefund :once
 INSERT INTO payment_refund (refund_no, order_no, channel, transaction_id, amount, currency, state, version, attempt, channel_refund_id,

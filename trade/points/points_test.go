@@ -29,16 +29,18 @@ func TestCaseB45PointsTakenBackByPartsSumToTheWhole(t *testing.T) {
 			{100, []int64{50, 50}, []int64{0, 1}},                  // one point is not halved
 			{99, []int64{33, 33, 33}, []int64{0, 0, 1}},            // less than a unit earns one all the same
 		} {
-			s := open(t, db)
-			s.must(t, s.deliver(trade.OrderPaid, "O-1", paid("O-1", c.cash, 0)))
-			soFar, left := int64(0), s.Int("SELECT balance FROM points_account")
-			for i, part := range c.parts {
-				soFar += part
-				s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", fmt.Sprintf("R-%d", i), soFar, c.cash, 0)))
-				left -= c.taken[i]
-				s.wants(t, "ada", left, 0, 0)
-			}
-			s.wants(t, "ada", 0, 0, 0)
+			t.Run(fmt.Sprint(c.parts), func(t *testing.T) {
+				s := open(t, db)
+				s.must(t, s.deliver(trade.OrderPaid, "O-1", paid("O-1", c.cash, 0)))
+				soFar, left := int64(0), s.Int("SELECT balance FROM points_account")
+				for i, part := range c.parts {
+					soFar += part
+					s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", fmt.Sprintf("R-%d", i), soFar, c.cash, 0)))
+					left -= c.taken[i]
+					s.wants(t, "ada", left, 0, 0)
+				}
+				s.wants(t, "ada", 0, 0, 0)
+			})
 		}
 	})
 }
@@ -59,15 +61,17 @@ func TestCaseB43AnOrderThatItsCouponPaysGivesItsPointsFree(t *testing.T) {
 func TestAPointIsEarnedPerWholeUnitOfTheCurrency(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		for currency, want := range map[string]int64{"CNY": 12, "JPY": 1234, "KWD": 1} {
-			s := open(t, db)
-			p := paid("O-1", 1234, 0)
-			p.Currency = currency
-			s.must(t, s.deliver(trade.OrderPaid, "O-1", p))
-			types, last := s.answers(t, "O-1")
-			if !slices.Equal(types, []string{trade.PointsGranted}) || last.Points != want || last.Currency != currency {
-				t.Errorf("told %v: %+v, want %d points", types, last, want)
-			}
-			s.wants(t, "ada", want, 0, 0)
+			t.Run(currency, func(t *testing.T) {
+				s := open(t, db)
+				p := paid("O-1", 1234, 0)
+				p.Currency = currency
+				s.must(t, s.deliver(trade.OrderPaid, "O-1", p))
+				types, last := s.answers(t, "O-1")
+				if !slices.Equal(types, []string{trade.PointsGranted}) || last.Points != want || last.Currency != currency {
+					t.Errorf("told %v: %+v, want %d points", types, last, want)
+				}
+				s.wants(t, "ada", want, 0, 0)
+			})
 		}
 		s, p := open(t, db), paid("O-1", 1234, 0)
 		p.Currency = "XXX"
@@ -143,16 +147,18 @@ func TestReport31PointsAreGrantedOnceAndTakenBackOnce(t *testing.T) {
 func TestReport31TwoReversalsTakeTheSameInEitherOrder(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		for _, order := range [][]int{{0, 1}, {1, 0}} {
-			s := open(t, db)
-			s.must(t, s.deliver(trade.OrderPaid, "O-1", paid("O-1", 1000, 0)))
-			refunds := []trade.Refund{refund("O-1", "R-1", 333, 1000, 0), refund("O-1", "R-2", 1000, 1000, 0)}
-			for _, i := range order {
-				s.must(t, s.deliver(trade.OrderRefunded, "O-1", refunds[i]))
-			}
-			s.wants(t, "ada", 0, 0, 0)
-			if n := len(s.Events(trade.PointsReversed)); n != 2 {
-				t.Errorf("%d reversals told", n)
-			}
+			t.Run(fmt.Sprint(order), func(t *testing.T) {
+				s := open(t, db)
+				s.must(t, s.deliver(trade.OrderPaid, "O-1", paid("O-1", 1000, 0)))
+				refunds := []trade.Refund{refund("O-1", "R-1", 333, 1000, 0), refund("O-1", "R-2", 1000, 1000, 0)}
+				for _, i := range order {
+					s.must(t, s.deliver(trade.OrderRefunded, "O-1", refunds[i]))
+				}
+				s.wants(t, "ada", 0, 0, 0)
+				if n := len(s.Events(trade.PointsReversed)); n != 2 {
+					t.Errorf("%d reversals told", n)
+				}
+			})
 		}
 	})
 }
@@ -327,7 +333,7 @@ func TestEntriesAndBalanceNeverDrift(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		s := open(t, db)
 		round := 0
-		rapid.Check(t, func(r *rapid.T) {
+		db.Check(t, func(r *rapid.T) {
 			round++
 			user := fmt.Sprintf("ada-%d", round)
 			if err := s.grant(user, rapid.Int64Range(1, 60).Draw(r, "granted"), user); err != nil {

@@ -81,12 +81,14 @@ func (s *Service) onRefunded(ctx context.Context, tx convergo.Tx, e convergo.Eve
 		return err
 	}
 	move := machine.Request{ID: r.OrderNo, Move: "canceling", Cause: r.RefundNo, Key: e.Key, Actor: Name, At: s.deps.Now()}
-	if row.State == Failed { // the carrier has nothing to stop
-		return s.canceled(ctx, tx, *row, move)
-	}
 	moved, err := Shipments().Apply(ctx, tx, move)
-	if err != nil || moved.Answer != machine.Applied {
-		return err // it has left, or was canceled before
+	switch {
+	case err != nil:
+		return err
+	case moved.State == Failed: // the carrier has nothing to stop
+		return s.canceled(ctx, tx, *row, move)
+	case moved.Answer != machine.Applied:
+		return nil // it has left, or was canceled before
 	}
 	return s.schedule(ctx, tx, outside.Call{Kind: callCancel, Key: convergo.Key("CANCEL:" + row.BookingKey), Group: row.BookingKey},
 		carrierCall{OrderNo: row.OrderNo, BookingKey: row.BookingKey, Pieces: row.Pieces})

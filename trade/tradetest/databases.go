@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
 	"github.com/convergo/convergo/inbox"
@@ -42,7 +44,12 @@ func (d *Databases) Run(m *testing.M) int { return d.servers.Run(m) }
 // Each runs the test on every database, as a subtest with its name: TestOneThing/mysql.
 func (d *Databases) Each(t *testing.T, test func(t *testing.T, db Database)) {
 	t.Helper()
-	for _, k := range kinds() {
+	d.each(t, kinds(), test)
+}
+
+func (d *Databases) each(t *testing.T, kinds []kind, test func(t *testing.T, db Database)) {
+	t.Helper()
+	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			if k.dsn != nil {
 				k.dsn(t, &d.servers) // starts it: where it is not installed the subtest is skipped before anything is done
@@ -50,6 +57,12 @@ func (d *Databases) Each(t *testing.T, test func(t *testing.T, db Database)) {
 			test(t, Database{Name: k.name, Locks: k.dsn != nil, kind: k, from: d})
 		})
 	}
+}
+
+// EachServer runs the test on every database that locks rows: on which two transactions can be open at once.
+func (d *Databases) EachServer(t *testing.T, test func(t *testing.T, db Database)) {
+	t.Helper()
+	d.each(t, kinds()[1:], test)
 }
 
 // SQLite is for tests of what only it can tell, such as its plans.
@@ -63,6 +76,21 @@ type Database struct {
 
 	kind kind
 	from *Databases
+}
+
+// Check is rapid.Check. A server gets a quarter of the rounds: its commits take longer, and what it is tested for is its SQL.
+func (db Database) Check(t *testing.T, property func(r *rapid.T)) {
+	t.Helper()
+	rounds, failed := 0, false
+	rapid.Check(t, func(r *rapid.T) {
+		if rounds++; db.Locks && rounds > 25 && !failed {
+			return
+		}
+		before := failed // once it has failed, all the rounds that look for a simpler failure are played
+		failed = true    // also by a panic
+		property(r)
+		failed = before || r.Failed()
+	})
 }
 
 // Store is what a bench needs of a database.

@@ -62,6 +62,7 @@ type Bench struct {
 	Service trade.Service
 	// Handler is the service's routes behind Authenticate and the idempotency middleware.
 	Handler http.Handler
+	build   func(trade.Deps) (trade.Service, error)
 	keys    int
 	mu      sync.Mutex
 	public  []string
@@ -85,7 +86,7 @@ func New(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Op
 func (db Database) Bench(t testing.TB, build func(trade.Deps) (trade.Service, error), opts ...Option) *Bench {
 	t.Helper()
 	store, calls, migrate := db.open(t)
-	b := &Bench{T: t, Clock: &Clock{now: Start()}, Store: store}
+	b := &Bench{T: t, Clock: &Clock{now: Start()}, Store: store, build: build}
 	for _, o := range opts {
 		o(b)
 	}
