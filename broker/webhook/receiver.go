@@ -18,9 +18,11 @@ import (
 type ReceiverConfig struct {
 	// Secrets of which any may have signed; several during a rotation.
 	Secrets []Secret
-	// Room is how many requests may wait to be handled; more are told to come again (503). Default 256.
+	// Room is how many requests may wait to be handled, and how many bodies are read at a time; more are told to come again (503).
+	// Default 256.
 	Room int
-	// Timeout is how long a request waits for its event to be handled, then it is told to come again. Default 15 s: below the sender's.
+	// Timeout is how long a body may take to arrive, and how long a request waits for its event to be handled, then it is told to come
+	// again. Default 15 s: below the sender's.
 	Timeout time.Duration
 	Now     func() time.Time // default time.Now
 }
@@ -28,11 +30,16 @@ type ReceiverConfig struct {
 // Receiver is the subscriber's side: an http.Handler to be served under the endpoint's URL, and a source of deliveries. A request
 // is answered with 2xx only after its delivery was acknowledged, so that the sender keeps what was not handled; nothing is stored here.
 // It deduplicates nothing: the inbox does.
+//
+// A body must be read before its signature can be checked. What a stranger can make it do is bounded: without the headers of a signed
+// request nothing is read, of a body no more than an event may have, of Room bodies at a time. How many requests an address may make is
+// for the server around it.
 type Receiver struct {
-	cfg   ReceiverConfig
-	queue chan *request
-	stop  chan struct{}
-	once  sync.Once
+	cfg     ReceiverConfig
+	reading chan struct{} // one for each body that is being read
+	queue   chan *request
+	stop    chan struct{}
+	once    sync.Once
 }
 
 // request is one POST whose sender waits.
@@ -64,7 +71,7 @@ func NewReceiver(cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Receiver{cfg: cfg, queue: make(chan *request, cfg.Room), stop: make(chan struct{})}, nil
+	return &Receiver{cfg: cfg, reading: make(chan struct{}, cfg.Room), queue: make(chan *request, cfg.Room), stop: make(chan struct{})}, nil
 }
 
 // ServeHTTP implements http.Handler: 204 handled, 400 not a signed message, 401 a wrong signature or time, 405, 413, 503 not now.
@@ -74,12 +81,34 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.Error(w, "want POST", http.StatusMethodNotAllowed)
 		return
 	}
+	// Also for what is refused: the server reads some of a body that nobody has read before it sends the answer. Not every server has
+	// deadlines to set; one of its own holds then.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.cfg.Timeout))
 	for _, v := range q.Header.Values(HeaderEvent) {
 		if len(v) > maxEventHeader {
 			http.Error(w, HeaderEvent+" is too long", http.StatusRequestHeaderFieldsTooLarge)
 			return
 		}
 	}
+	if _, err := stampOf(q.Header); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	select {
+	case r.reading <- struct{}{}:
+	default:
+		notNow(w, time.Second)
+		return
+	}
+	body, ok := r.verified(w, q)
+	<-r.reading
+	if ok {
+		r.accept(w, q, body)
+	}
+}
+
+// verified reads the body and checks its signature. It has answered when ok is false.
+func (r *Receiver) verified(w http.ResponseWriter, q *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, q.Body, convergo.MaxPayloadBytes))
 	if err != nil {
 		status := http.StatusBadRequest
@@ -88,16 +117,14 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			status = http.StatusRequestEntityTooLarge
 		}
 		http.Error(w, fmt.Sprintf("the body cannot be read, or is longer than %d bytes", convergo.MaxPayloadBytes), status)
-		return
+		return nil, false
 	}
-	switch err := verify(q.Header, body, r.cfg.Now(), r.cfg.Secrets); {
-	case errors.Is(err, errUnsigned):
-		http.Error(w, err.Error(), http.StatusBadRequest)
-	case err != nil:
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if err := verify(q.Header, body, r.cfg.Now(), r.cfg.Secrets); err != nil {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
-	default:
-		r.accept(w, q, body)
+		return nil, false
 	}
+	return body, true
 }
 
 // accept queues a verified request and waits for what becomes of it.
@@ -121,6 +148,11 @@ func (r *Receiver) accept(w http.ResponseWriter, q *http.Request, body []byte) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	notNow(w, wait)
+}
+
+// notNow tells the sender when to come again.
+func notNow(w http.ResponseWriter, wait time.Duration) {
 	// Rounded up: the header knows whole seconds.
 	w.Header().Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
 	http.Error(w, "not now", http.StatusServiceUnavailable)

@@ -2,8 +2,10 @@ package webhook
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +141,62 @@ func TestASignedMessageOfAnotherProgramIsDeliveredAsMalformed(t *testing.T) {
 	<-ended
 	if w.Code != http.StatusNoContent {
 		t.Errorf("answered %d", w.Code)
+	}
+}
+
+// endless is a body that never ends; it tells how much of it was read.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) { e.read += len(p); return len(p), nil }
+func (e *endless) Close() error               { return nil }
+
+// What a stranger costs before his signature is looked at.
+func TestAReceiverReadsNoMoreThanItMustBeforeTheSignatureFits(t *testing.T) {
+	_, r := pair(t, ReceiverConfig{Room: 2, Timeout: 200 * time.Millisecond})
+	stranger, _ := key(t, "z")
+	post := func(body *endless, h http.Header) *httptest.ResponseRecorder {
+		q := httptest.NewRequest(http.MethodPost, "/", body)
+		for name, values := range h {
+			q.Header[name] = values
+		}
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, q)
+		return w
+	}
+	signed := http.Header{}
+	sign(signed, paid("O-1", 1), time.Now(), []Secret{stranger})
+	for _, missing := range []string{HeaderID, HeaderTimestamp, HeaderSignature} {
+		h, body := signed.Clone(), &endless{}
+		h.Del(missing)
+		if w := post(body, h); w.Code != http.StatusBadRequest || body.read > 0 {
+			t.Errorf("without %s: %d after %d bytes", missing, w.Code, body.read)
+		}
+	}
+	body := &endless{}
+	if w := post(body, signed); w.Code != http.StatusRequestEntityTooLarge || body.read > 2*convergo.MaxPayloadBytes {
+		t.Errorf("a body without an end: %d after %d bytes", w.Code, body.read)
+	}
+	// Bodies that do not arrive have two places and are not waited for longer than the time-out.
+	server := httptest.NewServer(r)
+	defer server.Close()
+	slow := func() *http.Response {
+		reader, writer := io.Pipe()
+		t.Cleanup(func() { _ = writer.Close() })
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, reader)
+		must(t, err)
+		q.Header = signed.Clone()
+		answer, err := http.DefaultClient.Do(q)
+		must(t, err)
+		_ = answer.Body.Close()
+		return answer
+	}
+	codes := make(chan int, 3)
+	for range cap(codes) {
+		go func() { codes <- slow().StatusCode }()
+	}
+	got := []int{<-codes, <-codes, <-codes}
+	slices.Sort(got)
+	if !slices.Equal(got, []int{http.StatusBadRequest, http.StatusBadRequest, http.StatusServiceUnavailable}) {
+		t.Errorf("three slow bodies, room for two: %v", got)
 	}
 }

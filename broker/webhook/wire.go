@@ -83,29 +83,42 @@ var (
 	errTime     = errors.New("the timestamp is more than 5 minutes from our clock")
 )
 
-// verify checks both signatures and the time. The signature comes first: whoever cannot sign learns nothing about the clock.
-func verify(h http.Header, body []byte, now time.Time, secrets []Secret) error {
-	var value [3]string
-	for i, name := range []string{HeaderID, HeaderTimestamp, HeaderSignature} {
+// stamp is what the headers of a signed request say before anything is known to be true.
+type stamp struct {
+	id, timestamp, signature string
+	seconds                  int64
+}
+
+// stampOf reads the headers that every signed request has; its error wraps errUnsigned.
+func stampOf(h http.Header) (s stamp, err error) {
+	for name, value := range map[string]*string{HeaderID: &s.id, HeaderTimestamp: &s.timestamp, HeaderSignature: &s.signature} {
 		all := h.Values(name)
 		if len(all) != 1 || all[0] == "" {
-			return fmt.Errorf("%s: %w", name, errUnsigned)
+			return s, fmt.Errorf("%s: %w", name, errUnsigned)
 		}
-		value[i] = all[0]
+		*value = all[0]
 	}
-	id, timestamp := value[0], value[1]
-	seconds, err := strconv.ParseInt(timestamp, 10, 64)
-	if err != nil || strings.Contains(id, ".") || timestamp != strconv.FormatInt(seconds, 10) {
-		return fmt.Errorf("%s or %s: %w", HeaderID, HeaderTimestamp, errUnsigned)
+	s.seconds, err = strconv.ParseInt(s.timestamp, 10, 64)
+	if err != nil || strings.Contains(s.id, ".") || s.timestamp != strconv.FormatInt(s.seconds, 10) {
+		return s, fmt.Errorf("%s or %s: %w", HeaderID, HeaderTimestamp, errUnsigned)
 	}
-	if !fits(value[2], id, timestamp, body, secrets) {
+	return s, nil
+}
+
+// verify checks both signatures and the time. The signature comes first: whoever cannot sign learns nothing about the clock.
+func verify(h http.Header, body []byte, now time.Time, secrets []Secret) error {
+	s, err := stampOf(h)
+	if err != nil {
+		return err
+	}
+	if !fits(s.signature, s.id, s.timestamp, body, secrets) {
 		return fmt.Errorf("%s: %w", HeaderSignature, errForged)
 	}
 	fields := h.Values(HeaderEvent)
-	if len(fields) > 1 || len(fields) == 1 && !fits(h.Get(HeaderEventSignature), id, timestamp, []byte(fields[0]), secrets) {
+	if len(fields) > 1 || len(fields) == 1 && !fits(h.Get(HeaderEventSignature), s.id, s.timestamp, []byte(fields[0]), secrets) {
 		return fmt.Errorf("%s: %w", HeaderEventSignature, errForged)
 	}
-	if seconds < now.Add(-tolerance).Unix() || seconds > now.Add(tolerance).Unix() {
+	if s.seconds < now.Add(-tolerance).Unix() || s.seconds > now.Add(tolerance).Unix() {
 		return errTime
 	}
 	return nil
