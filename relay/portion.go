@@ -100,18 +100,13 @@ func (p *Portion) add(e Pending, id int64, size int32) {
 		more := max(n, min(3*n, 1024), 16)
 		p.events, p.notes = slices.Grow(p.events, more), slices.Grow(p.notes, more)
 	}
-	p.events = append(p.events, e)
+	p.events, p.notes = append(p.events, e), append(p.notes, note{id: id, size: size})
 	this := int32(len(p.events))
 	link := &s.rear
 	for !e.Queued && *link > 0 && p.events[*link-1].Seq > e.Seq {
 		link = &p.notes[*link-1].before
 	}
-	p.notes = append(p.notes, note{id, size, *link})
-	if link == &s.rear {
-		s.rear = this
-	} else {
-		*link = this
-	}
+	p.notes[this-1].before, *link = *link, this
 	s.count++
 	s.bytes += int64(size)
 	p.total += int64(size)

@@ -1,0 +1,7 @@
+package relay
+
+// WithBudget gives the portion another budget.
+func (p *Portion) WithBudget(bytes int64) *Portion {
+	p.budget = bytes
+	return p
+}
