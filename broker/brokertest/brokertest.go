@@ -211,6 +211,56 @@ func ack(t *testing.T, deliveries ...inbox.Delivery) {
 	}
 }
 
+// asked waits for n deliveries of the subjects. What else comes must be of their topics: a source may leave it to the inbox to tell
+// which types are wanted.
+func asked(t *testing.T, s inbox.Source, n int, subjects ...convergo.Subject) []inbox.Delivery {
+	t.Helper()
+	var all []inbox.Delivery
+	for len(all) < n {
+		got, others := part(t, fetch(t, s, 1), subjects)
+		ack(t, others...)
+		all = append(all, got...)
+	}
+	return all
+}
+
+// part divides deliveries into those of the subjects and the others.
+func part(t *testing.T, deliveries []inbox.Delivery, subjects []convergo.Subject) (of, others []inbox.Delivery) {
+	t.Helper()
+	for _, d := range deliveries {
+		switch {
+		case slices.ContainsFunc(subjects, func(s convergo.Subject) bool { return s.Covers(d.Event.Topic, d.Event.Type) }):
+			of = append(of, d)
+		case slices.ContainsFunc(subjects, func(s convergo.Subject) bool { return s.Topic == d.Event.Topic }):
+			others = append(others, d)
+		default:
+			t.Errorf("came, and must not: %s of topic %s", d.Event.Key, d.Event.Topic)
+		}
+	}
+	return of, others
+}
+
+// nothingAsked checks that no delivery of the subjects comes for a while.
+func nothingAsked(t *testing.T, s inbox.Source, while time.Duration, subjects ...convergo.Subject) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), while)
+	defer cancel()
+	for {
+		got, err := s.Fetch(ctx, 10)
+		of, others := part(t, got, subjects)
+		for _, d := range of {
+			t.Errorf("came, and must not: %s, attempt %d", d.Event.Key, d.Attempt)
+		}
+		ack(t, others...)
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("fetch: %v", err)
+			}
+			return
+		}
+	}
+}
+
 // nothing checks that no delivery comes for a while.
 func nothing(t *testing.T, s inbox.Source, while time.Duration) {
 	t.Helper()

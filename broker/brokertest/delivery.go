@@ -182,21 +182,28 @@ func returnedLater(t *testing.T, b Backend) {
 }
 
 func consumersAreIndependent(t *testing.T, b Backend) {
-	payment := subscribe(t, b.Broker, "payment")
-	ledger := subscribe(t, b.Broker, "ledger", convergo.Subject{Topic: "order"}, orders[0])
-	shipping := subscribe(t, b.Broker, "shipping", convergo.Subject{Topic: "order", Type: "OrderClosed"}, convergo.Subject{Topic: "stock"})
+	closed, stock := convergo.Subject{Topic: "order", Type: "OrderClosed"}, convergo.Subject{Topic: "stock"}
 	events := []convergo.Event{
 		paid("O-1", 1), event("order", "OrderClosed", "O-2", 1), event("stock", "StockHeld", "O-3", 1), event("ordering", "OrderPaid", "O-4", 1),
 	}
+	type independent struct {
+		source   inbox.Source
+		subjects []convergo.Subject
+		want     []convergo.Event
+	}
+	var all []independent
+	add := func(name string, want []convergo.Event, subjects ...convergo.Subject) {
+		all = append(all, independent{subscribe(t, b.Broker, name, subjects...), subjects, want})
+	}
+	add("payment", events[:1], orders...)
+	add("ledger", events[:2], convergo.Subject{Topic: "order"}, orders[0])
+	add("shipping", events[1:3], closed, stock)
 	publish(t, b.Broker, events...)
-	for _, c := range []struct {
-		source inbox.Source
-		want   []convergo.Event
-	}{{payment, events[:1]}, {ledger, events[:2]}, {shipping, events[1:3]}} {
-		got := fetch(t, c.source, len(c.want))
+	for _, c := range all {
+		got := asked(t, c.source, len(c.want), c.subjects...)
 		ack(t, got...)
 		same(t, Guarantees{}, got, c.want) // between aggregates there is no order
-		nothing(t, c.source, silence)
+		nothingAsked(t, c.source, silence, c.subjects...)
 	}
 }
 

@@ -130,6 +130,18 @@ func (r *received) take(instance string, deliveries []inbox.Delivery) {
 	}
 }
 
+// all tells whether each of the events came.
+func (r *received) all(events []convergo.Event) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		if r.times[e.Key] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // read fetches, notes and acknowledges until ctx ends, whatever happens to the server.
 func (r *received) read(ctx context.Context, instance string, s inbox.Source) {
 	pause := time.NewTicker(20 * time.Millisecond)

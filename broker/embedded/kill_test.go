@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/broker/brokertest"
 )
 
 // childDir, when set in the environment, makes this test binary the process that is killed.
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
 		os.Exit(publishUntilKilled(dir))
 	}
+	brokertest.Child(process())
 	os.Exit(m.Run())
 }
 

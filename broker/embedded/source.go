@@ -158,6 +158,8 @@ func (s *source) delivery(m *nats.Msg) inbox.Delivery {
 		},
 	}
 	d.Event, d.Malformed = wire.Decode(m.Header, m.Data)
+	// The server is in this process: what it has counted and not written yet dies with it. The next process begins in order.
+	d.Partition = streamName
 	if meta, err := m.Metadata(); err == nil {
 		d.Attempt = int(meta.NumDelivered)
 	}

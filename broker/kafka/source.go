@@ -26,7 +26,8 @@ const mostOwed = 100
 const mostWait = time.Second
 
 // Subscribe makes the topics where they are new. A consumer that is new gets everything that they hold, another one goes on
-// where it stopped. The source joins its group when it is first asked for events and leaves it when it is closed or not asked
+// where it stopped. It gets all events of the topics, whatever their types: which are wanted only the inbox can tell, as long as
+// instances of another version of the program read with it. The source joins its group when it is first asked for events and leaves it when it is closed or not asked
 // any more; sources of one consumer, in this process or others, share the partitions.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
 	if consumer == "" || len(b.groupName(consumer)) > convergo.MaxKeyBytes {
@@ -36,7 +37,7 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 		return nil, fmt.Errorf("subscribe %s: no subjects: a consumer needs at least one", consumer)
 	}
 	s := &source{
-		broker: b, consumer: consumer, subjects: slices.Clone(subjects), turn: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		broker: b, consumer: consumer, turn: make(chan struct{}, 1), news: make(chan struct{}, 1),
 		hungry: make(chan struct{}, 1), settled: make(chan struct{}, 1), done: make(chan struct{}), parts: map[place]*partition{},
 	}
 	for _, subject := range subjects {
@@ -75,7 +76,6 @@ type place struct {
 type source struct {
 	broker   *Broker
 	consumer string
-	subjects []convergo.Subject
 	topics   []string
 
 	turn       chan struct{} // held by the Fetch that reads, and by whoever ends the membership
@@ -290,15 +290,6 @@ func (s *source) received(m *member, fetches kgo.Fetches) {
 	})
 }
 
-// wants tells whether the consumer subscribed to the event. What is no event is delivered, so that a person gets to see it,
-// unless its type can be read and is not the consumer's.
-func (s *source) wants(topic string, e convergo.Event, malformed error) bool {
-	if malformed != nil && e.Type == "" {
-		return true
-	}
-	return slices.ContainsFunc(s.subjects, func(subject convergo.Subject) bool { return subject.Covers(topic, e.Type) })
-}
-
 // pick hands out what is due again and then what was read, partition by partition, and tells when to look again. A partition
 // that has records to be handed out again hands out nothing newer until then.
 func (s *source) pick(m *member, most int) (got []inbox.Delivery, wait time.Duration) {
@@ -369,17 +360,13 @@ func (s *source) hold(m *member, parts []*partition) {
 	}
 }
 
-// hand makes a delivery of a record, or lets it pass when the consumer does not want it. The caller holds the lock.
+// hand makes a delivery of a record. The caller holds the lock.
 func (s *source) hand(got []inbox.Delivery, p *partition, r *kgo.Record, attempt int, now time.Time) []inbox.Delivery {
 	event, malformed := eventOf(r)
-	if !s.wants(s.broker.ours(p.topic), event, malformed) {
-		s.commitSoon(commitAfter)
-		return got
-	}
 	f := &flight{record: r, attempt: attempt, due: now.Add(s.broker.cfg.AckWait)}
 	p.out[r.Offset] = f
 	d := inbox.Delivery{
-		Event: event, Malformed: malformed,
+		Event: event, Malformed: malformed, Partition: fmt.Sprint(s.broker.ours(p.topic), "/", p.number),
 		Ack:    func(context.Context) error { return s.ack(p, f) },
 		Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, f, delay) },
 	}

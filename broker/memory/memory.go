@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -131,7 +132,7 @@ func (m message) event() (convergo.Event, error) {
 }
 
 // Subscribe makes the consumer when it is new, beginning with the first message, and otherwise goes on where it stopped,
-// with these subjects. Several sources of one consumer share its events; an aggregate's events come in order to all of them
+// with these subjects and those of before. Several sources of one consumer share its events; an aggregate's events come in order to all of them
 // together, because no source gets one while another holds an earlier one unacknowledged.
 func (b *Broker) Subscribe(_ context.Context, name string, subjects []convergo.Subject) (inbox.Source, error) {
 	if len(subjects) == 0 {
@@ -149,7 +150,11 @@ func (b *Broker) Subscribe(_ context.Context, name string, subjects []convergo.S
 		c = &consumer{name: name, out: map[int]*flight{}}
 		b.consumers[name] = c
 	}
-	c.subjects = append([]convergo.Subject{}, subjects...)
+	for _, s := range subjects {
+		if !slices.Contains(c.subjects, s) {
+			c.subjects = append(c.subjects, s)
+		}
+	}
 	b.wake()
 	return &source{broker: b, consumer: c}, nil
 }

@@ -20,16 +20,16 @@ const groupKey = "group"
 
 // document is what the instances of a consumer agree on. Whoever changes it writes against the revision that he has read.
 type document struct {
-	// Subjects of the newest subscription. Only instances that subscribed to the same read: another version of a program,
-	// with other subjects, would pass over events that it does not know and the newer ones need.
+	// Subjects that any instance has ever asked for. All instances read by these, whatever they asked for themselves: one of an
+	// older version would else pass over events that it does not know and the newer ones need. They only grow.
 	Subjects []convergo.Subject `json:"subjects"`
 	Members  map[string]member  `json:"members"` // by instance
 	Owners   []owner            `json:"owners"`  // by partition
 }
 
 type member struct {
-	Beat     int64  `json:"beat"` // another one with each sign of life
-	Subjects string `json:"subjects"`
+	Beat     int64  `json:"beat"`     // another one with each sign of life
+	Subjects string `json:"subjects"` // that it reads by
 }
 
 type owner struct {
@@ -40,6 +40,17 @@ type owner struct {
 // canonical is a form in which equal lists of subjects are equal.
 func canonical(subjects []convergo.Subject) string {
 	return strings.Join(Layout{Prefix: "ev"}.Filters(subjects, "*"), " ")
+}
+
+// widened is the subjects with those of more that they do not cover.
+func widened(subjects, more []convergo.Subject) []convergo.Subject {
+	all := slices.Clone(subjects)
+	for _, m := range more {
+		if !slices.ContainsFunc(all, func(s convergo.Subject) bool { return s.Covers(m.Topic, m.Type) }) {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 func (d document) clone() document {

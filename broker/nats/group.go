@@ -40,7 +40,6 @@ type group struct {
 	lastBeat time.Time
 	revision uint64    // of the document, the newest that was seen
 	behind   time.Time // since when only older ones are seen; zero: not
-	joined   bool      // the subjects of the document are, or were, ours
 
 	joinMu sync.Mutex
 	in     bool // join has succeeded
@@ -163,7 +162,7 @@ func (g *group) step(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			g.lastBeat, g.joined, g.revision = now, true, written
+			g.lastBeat, g.revision = now, written
 			d = next
 			g.mu.Lock()
 			g.trusted = now.Add(g.broker.cfg.Lease * 3 / 4)
@@ -214,14 +213,14 @@ func (g *group) plan(d document, now time.Time) (next document, changed, beat bo
 			changed = true
 		}
 	}
-	if !g.joined || len(next.active()) == 0 {
-		changed = changed || canonicalOrNone(next.Subjects) != g.mine
-		next.Subjects = g.subjects
+	if all := widened(next.Subjects, g.subjects); len(all) > len(next.Subjects) {
+		next.Subjects, changed = all, true
 	}
+	reads := canonical(next.Subjects)
 	me, known := next.Members[g.id]
-	changed = changed || !known
+	changed = changed || !known || me.Subjects != reads
 	me.Beat++
-	me.Subjects = g.mine
+	me.Subjects = reads
 	next.Members[g.id] = me
 	for len(next.Owners) < g.broker.cfg.Partitions {
 		next.Owners = append(next.Owners, owner{})
@@ -231,7 +230,7 @@ func (g *group) plan(d document, now time.Time) (next document, changed, beat bo
 		if _, alive := next.Members[o.ID]; o.ID != "" && !alive {
 			o.ID, changed = "", true
 		}
-		if o.ID == g.id && g.yields(n, want != g.id) {
+		if o.ID == g.id && g.yields(n, want != g.id, reads) {
 			o.ID, changed = "", true
 		}
 		if o.ID == "" && want == g.id {
@@ -241,22 +240,17 @@ func (g *group) plan(d document, now time.Time) (next document, changed, beat bo
 	return next, changed, now.Sub(g.lastBeat) >= g.broker.cfg.Lease/4
 }
 
-func canonicalOrNone(subjects []convergo.Subject) string {
-	if len(subjects) == 0 {
-		return ""
-	}
-	return canonical(subjects)
-}
-
 // yields tells whether a partition of ours can be given to another now: nothing of it is being worked on, or that has taken
-// too long. While it should go nothing more of it is handed out.
-func (g *group) yields(n int, should bool) bool {
+// too long. While it should go nothing more of it is handed out. One that is read by fewer subjects than reads goes too, and is
+// taken again.
+func (g *group) yields(n int, should bool, reads string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.parts[n]
 	if p == nil {
 		return should
 	}
+	should = should || canonical(p.subjects) != reads
 	if p.leaving != should {
 		p.leaving, p.leavingSince, p.released = should, time.Now(), false
 		poke(p.dirty)
@@ -277,7 +271,7 @@ func (g *group) adopt(d document) {
 			p = nil
 		}
 		if p == nil && o.ID == g.id && g.ctx.Err() == nil {
-			g.parts[n] = g.begin(n, o.Term)
+			g.parts[n] = g.begin(n, o.Term, d.Subjects)
 		}
 	}
 	g.signal()

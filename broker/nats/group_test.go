@@ -42,7 +42,6 @@ func plainGroup(id string, subjects ...convergo.Subject) *group {
 func TestASilentMemberIsGivenUpAfterALeaseAndNotBefore(t *testing.T) {
 	order := convergo.Subject{Topic: "order"}
 	g := plainGroup("a", order)
-	g.joined = true
 	now := time.Unix(1000, 0)
 	d := document{Subjects: []convergo.Subject{order}, Members: map[string]member{"b": {Beat: 7, Subjects: g.mine}}, Owners: make([]owner, 8)}
 	for n := range d.Owners {

@@ -16,7 +16,10 @@ import (
 
 var servers testserver.Pool
 
-func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+func TestMain(m *testing.M) {
+	brokertest.Child(process())
+	os.Exit(servers.Run(m))
+}
 
 // names makes streams of a shared server distinct.
 var names atomic.Int64

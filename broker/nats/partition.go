@@ -22,13 +22,15 @@ const (
 
 // partition is one that this instance reads. The group's lock guards it.
 type partition struct {
-	group  *group
-	n      int
-	term   int64
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-	dirty  chan struct{} // the position has moved
-	room   chan struct{} // an item has left
+	group *group
+	n     int
+	term  int64
+	// subjects that it is read by.
+	subjects []convergo.Subject
+	cancel   context.CancelFunc
+	ended    sync.WaitGroup
+	dirty    chan struct{} // the position has moved
+	room     chan struct{} // an item has left
 
 	lost         bool // another has it, or has had it
 	closed       bool
@@ -69,9 +71,11 @@ type item struct {
 }
 
 // begin makes the partition ours, reads it, and notes how far it is done. The caller holds the lock.
-func (g *group) begin(n int, term int64) *partition {
+func (g *group) begin(n int, term int64, subjects []convergo.Subject) *partition {
 	ctx, cancel := context.WithCancel(g.ctx)
-	p := &partition{group: g, n: n, term: term, cancel: cancel, dirty: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	p := &partition{
+		group: g, n: n, term: term, subjects: subjects, cancel: cancel, dirty: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
 	p.ended.Go(func() { p.run(ctx) })
 	return p
 }

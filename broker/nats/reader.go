@@ -91,7 +91,7 @@ func (p *partition) next(ctx context.Context) (jetstream.ConsumerConfig, error) 
 	p.group.mu.Lock()
 	read, from := p.read, p.from
 	p.group.mu.Unlock()
-	config := b.readerConfig(p.n, p.group.subjects, read.Seq)
+	config := b.readerConfig(p.n, p.subjects, read.Seq)
 	stream, err := b.js.Stream(ctx, b.cfg.Stream)
 	if err != nil {
 		return config, err

@@ -12,11 +12,15 @@ import (
 
 // Subscribe makes the consumer when it is new, with everything that the stream still has of its subjects, and otherwise goes
 // on where the consumer stopped. Several sources of one consumer, in this process or in others, share its events, and each
-// aggregate's events come in order to all of them together. The subjects of the newest subscription count: instances with
-// other ones give up their part, so that a new version of a program misses nothing that an old one does not know.
+// aggregate's events come in order to all of them together. All of them get the events of all subjects that any has ever asked for, so
+// that a new version of a program misses nothing that an old one does not know. To take a subject away for good stop the consumer's
+// instances and delete the key "<consumer>.group" of the bucket.
 //
 // The source is an io.Closer: its part goes to the others at once when it is closed.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
+	if b.cfg.LookOnly {
+		return nil, fmt.Errorf("subscribe %s: %w", consumer, errLookOnly)
+	}
 	if err := validate(consumer, subjects); err != nil {
 		return nil, fmt.Errorf("subscribe %s: %w", consumer, err)
 	}

@@ -130,6 +130,9 @@ func (s *source) delivery(p *partition, l *letter) inbox.Delivery {
 		Ack:    func(context.Context) error { return s.answer(p, l, func() { l.state = done }) },
 		Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, l, delay) },
 	}
+	if d.Attempt == 0 { // a classic queue does not count
+		d.Partition = s.sub.broker.queue(s.sub.consumer, p.n)
+	}
 	if d.Attempt > 0 {
 		d.Attempt += l.returns
 	} else if l.returns > 0 {

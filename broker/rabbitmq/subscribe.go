@@ -14,12 +14,17 @@ import (
 	"github.com/convergo/convergo/inbox"
 )
 
-// Subscribe declares the consumer's queues, binds them to the subjects, unbinds what an earlier Subscribe had and this one has not
-// (the last Subscribe counts, by whichever instance), and begins to read. A new consumer gets what is published from now on.
+// Subscribe declares the consumer's queues, binds them to the subjects, and begins to read. What any instance has bound before stays
+// bound: it may be one of a newer version that is away for a moment. A new consumer gets what is published from now on. To unbind a
+// subject for good stop the consumer's instances, purge the queue that is named like the consumer with ".subjects", and delete the
+// bindings.
 //
 // The sources of one consumer in one Broker share its deliveries; so do the instances in several processes. A partition is read
 // by one of them at a time, so that each aggregate's events come in order. The source implements io.Closer.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
+	if b.cfg.LookOnly {
+		return nil, fmt.Errorf("subscribe %s: %w", consumer, errLookOnly)
+	}
 	names, err := namesOf(subjects)
 	if err == nil {
 		err = b.validateConsumer(consumer)
@@ -97,8 +102,7 @@ func namesOf(subjects []convergo.Subject) ([]string, error) {
 }
 
 // establish makes the server's side what the subscription needs. One program at a time does it for a consumer. What it is about to
-// bind is written down before, and what it has unbound is taken off after, so that one that dies in between leaves nothing
-// bound that nobody knows of.
+// bind is written down before, so that whoever makes a lost queue again binds all that any instance has asked for.
 func (b *Broker) establish(ctx context.Context, consumer string, names []string) error {
 	select {
 	case <-b.subscribing:
@@ -156,14 +160,12 @@ func (b *Broker) declareQueues(conn *amqp.Connection, consumer, notes string) er
 	return nil
 }
 
-// rebind binds names, unbinds what else is in bound, and writes both steps down. last is the tag of the newest note, 0 when there is none.
+// rebind binds names and what is in bound, and writes them down. last is the tag of the newest note, 0 when there is none.
 func (b *Broker) rebind(ctx context.Context, ch *amqp.Channel, consumer string, names, bound []string, last uint64) error {
-	notes := b.beside(consumer, subjectsQueue)
 	all := slices.Concat(names, bound)
 	slices.Sort(all)
 	all = slices.Compact(all)
-	write := func(list []string) error { return note(ctx, ch, notes, list) }
-	if err := write(all); err != nil {
+	if err := note(ctx, ch, b.beside(consumer, subjectsQueue), all); err != nil {
 		return outage(err)
 	}
 	if last > 0 {
@@ -171,7 +173,7 @@ func (b *Broker) rebind(ctx context.Context, ch *amqp.Channel, consumer string, 
 			return outage(err)
 		}
 	}
-	for _, name := range names {
+	for _, name := range all {
 		topic, _ := b.binding(name, 0)
 		if err := b.declareExchange(ch, topic[len(b.cfg.Prefix):]); err != nil {
 			return err
@@ -181,26 +183,12 @@ func (b *Broker) rebind(ctx context.Context, ch *amqp.Channel, consumer string, 
 		queue := b.queue(consumer, p)
 		for _, name := range all {
 			exchange, key := b.binding(name, p)
-			act := func() error { return ch.QueueBind(queue, key, exchange, false, nil) }
-			if !slices.Contains(names, name) {
-				act = func() error { return ch.QueueUnbind(queue, key, exchange, nil) }
-			}
-			if err := act(); err != nil {
-				return outage(fmt.Errorf("bindings of queue %s to %s: %w", queue, name, err))
+			if err := ch.QueueBind(queue, key, exchange, false, nil); err != nil {
+				return outage(fmt.Errorf("bind queue %s to %s: %w", queue, name, err))
 			}
 		}
 	}
-	if slices.Equal(all, names) {
-		return nil
-	}
-	if err := write(names); err != nil {
-		return outage(err)
-	}
-	old, ok, err := ch.Get(notes, false) // the note of all: the older one
-	if err != nil || !ok {
-		return outage(err)
-	}
-	return outage(old.Ack(false))
+	return nil
 }
 
 // readNotes takes all notes of a consumer: what may be bound is what any of them says.

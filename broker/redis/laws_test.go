@@ -17,7 +17,10 @@ import (
 
 var servers testserver.Pool
 
-func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+func TestMain(m *testing.M) {
+	brokertest.Child(process())
+	os.Exit(servers.Run(m))
+}
 
 // settings are those of a test: short terms, a prefix of its own on the server.
 func settings(server *testserver.Redis) Config {

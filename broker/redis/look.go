@@ -119,15 +119,11 @@ func (s *source) repeat(ctx context.Context, st step, most int) ([]inbox.Deliver
 	if err != nil {
 		return nil, verdict(err) // they stay to be repeated
 	}
-	state, rest, err := stateOf(answer, 3)
+	state, rest, err := stateOf(answer, 4)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := entriesOf(rest[0])
-	if err != nil {
-		return nil, err
-	}
-	deleted, err := textsOf(rest[1])
+	entries, counts, deleted, err := claimed(rest)
 	if err != nil {
 		return nil, err
 	}
@@ -139,21 +135,36 @@ func (s *source) repeat(ctx context.Context, st step, most int) ([]inbox.Deliver
 	if !st.holds() {
 		return nil, nil
 	}
-	attempts := map[string]int{}
 	for _, id := range ids {
-		if f := st.p.again[id]; f != nil && f.attempt > 0 {
-			attempts[id] = f.attempt + 1
-		}
 		delete(st.p.again, id)
 	}
 	s.gone(st.p, deleted)
 	var got []inbox.Delivery
-	for _, e := range entries {
-		if d, wanted := s.hand(st.p, e, attempts[e.id], time.Now()); wanted {
-			got = append(got, d)
-		}
+	for i, e := range entries {
+		got = append(got, s.hand(st.p, e, counts[i], time.Now()))
 	}
 	return got, nil
+}
+
+// claimed is a script's answer about entries that were taken over: the entries, how often each was delivered, this time included, and
+// the ids of those that were deleted meanwhile. The server counts for all instances of a consumer: a process that died counts.
+func claimed(answer []any) (entries []entry, counts []int, deleted []string, err error) {
+	if entries, err = entriesOf(answer[0]); err != nil {
+		return nil, nil, nil, err
+	}
+	list, ok := answer[1].([]any)
+	if !ok || len(list) != len(entries) {
+		return nil, nil, nil, errAnswer
+	}
+	for _, n := range list {
+		count, ok := n.(int64)
+		if !ok {
+			return nil, nil, nil, errAnswer
+		}
+		counts = append(counts, int(count))
+	}
+	deleted, err = textsOf(answer[2])
+	return entries, counts, deleted, err
 }
 
 // takeOver reads what the consumer's instances have read and not acknowledged, in order and before anything newer. The
@@ -168,7 +179,7 @@ func (s *source) takeOver(ctx context.Context, st step, most int) (n int, err er
 	if err != nil {
 		return 0, verdict(err)
 	}
-	state, rest, err := stateOf(answer, 4)
+	state, rest, err := stateOf(answer, 5)
 	if err != nil {
 		return 0, err
 	}
@@ -176,11 +187,7 @@ func (s *source) takeOver(ctx context.Context, st step, most int) (n int, err er
 	if !ok {
 		return 0, errAnswer
 	}
-	entries, err := entriesOf(rest[1])
-	if err != nil {
-		return 0, err
-	}
-	deleted, err := textsOf(rest[2])
+	entries, counts, deleted, err := claimed(rest[1:])
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +203,7 @@ func (s *source) takeOver(ctx context.Context, st step, most int) (n int, err er
 	if st.p.cursor = next; next == "0-0" {
 		st.p.cursor = ""
 	}
-	s.store(st.p, entries, 0)
+	s.store(st.p, entries, func(i int) int { return counts[i] })
 	return len(entries), nil
 }
 
@@ -262,7 +269,7 @@ func (s *source) keeps(st step, entries []entry) bool {
 		return false
 	}
 	st.p.after = entries[len(entries)-1].id
-	s.store(st.p, entries, 1)
+	s.store(st.p, entries, func(int) int { return 1 })
 	return true
 }
 

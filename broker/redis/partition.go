@@ -31,14 +31,13 @@ type partition struct {
 
 // flight is an entry that was handed out.
 type flight struct {
-	attempt int
-	due     time.Time // when it is handed out again
+	due time.Time // when it is handed out again
 }
 
 // readied is an entry that was read and not handed out yet.
 type readied struct {
 	entry
-	attempt int
+	attempt int // deliveries that the server has counted, this one included
 }
 
 // take makes the partition this source's.

@@ -15,9 +15,13 @@ import (
 )
 
 // Subscribe makes the consumer's groups on the topics where they are new, with everything that the streams still hold, and
-// otherwise goes on where the consumer stopped. The source takes partitions when it is first asked for events and gives them
+// otherwise goes on where the consumer stopped. It gets all events of the topics, whatever their types: which are wanted only the inbox
+// can tell, as long as instances of another version of the program read with it. The source takes partitions when it is first asked for events and gives them
 // back when it is closed or not asked any more; sources of one consumer, in this process or others, share them evenly.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
+	if b.cfg.LookOnly {
+		return nil, fmt.Errorf("subscribe %s: %w", consumer, errLookOnly)
+	}
 	if consumer == "" || len(consumer) > convergo.MaxKeyBytes {
 		return nil, fmt.Errorf("subscribe: the consumer's name %q has not between 1 and %d bytes", consumer, convergo.MaxKeyBytes)
 	}
@@ -25,7 +29,7 @@ func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []conv
 		return nil, fmt.Errorf("subscribe %s: no subjects: a consumer needs at least one", consumer)
 	}
 	s := &source{
-		broker: b, consumer: consumer, subjects: slices.Clone(subjects), turn: make(chan struct{}, 1),
+		broker: b, consumer: consumer, turn: make(chan struct{}, 1),
 		news: make(chan struct{}, 1), kick: make(chan struct{}, 1), done: make(chan struct{}), acks: map[*partition]map[string]bool{},
 	}
 	for _, subject := range subjects {
@@ -66,7 +70,6 @@ type source struct {
 	broker   *Broker
 	consumer string
 	instance string
-	subjects []convergo.Subject
 	topics   []string
 
 	turn chan struct{} // held by the Fetch that reads
@@ -174,22 +177,13 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// wants tells whether the consumer subscribed to the event. What is no event is delivered, so that a person gets to see it,
-// unless its type can be read and is not the consumer's.
-func (s *source) wants(topic string, e convergo.Event, malformed error) bool {
-	if malformed != nil && e.Type == "" {
-		return true
-	}
-	return slices.ContainsFunc(s.subjects, func(subject convergo.Subject) bool { return subject.Covers(topic, e.Type) })
-}
-
-// store keeps what was read to be handed out. The caller holds the lock.
-func (s *source) store(p *partition, entries []entry, attempt int) {
-	for _, e := range entries {
+// store keeps what was read to be handed out, with how often each was. The caller holds the lock.
+func (s *source) store(p *partition, entries []entry, attempts func(i int) int) {
+	for i, e := range entries {
 		if p.out[e.id] != nil || s.acks[p][e.id] {
 			continue // a takeover after a lost answer meets what is here already
 		}
-		p.ready = append(p.ready, readied{e, attempt})
+		p.ready = append(p.ready, readied{e, attempts(i)})
 	}
 }
 
@@ -206,28 +200,22 @@ func (s *source) pick(most int) (got []inbox.Delivery) {
 		for len(p.ready) > 0 && len(got) < most {
 			r := p.ready[0]
 			p.ready = p.ready[1:]
-			if d, wanted := s.hand(p, r.entry, r.attempt, now); wanted {
-				got = append(got, d)
-			}
+			got = append(got, s.hand(p, r.entry, r.attempt, now))
 		}
 	}
 	return got
 }
 
-// hand makes a delivery of an entry, or acknowledges it when the consumer does not want it. The caller holds the lock.
-func (s *source) hand(p *partition, e entry, attempt int, now time.Time) (d inbox.Delivery, wanted bool) {
+// hand makes a delivery of an entry. The caller holds the lock.
+func (s *source) hand(p *partition, e entry, attempt int, now time.Time) inbox.Delivery {
 	event, malformed := e.event()
-	if !s.wants(p.topic, event, malformed) {
-		s.note(p, e.id)
-		return d, false
-	}
 	value := p.value
-	p.out[e.id] = &flight{attempt: attempt, due: now.Add(s.broker.cfg.AckWait)}
+	p.out[e.id] = &flight{due: now.Add(s.broker.cfg.AckWait)}
 	return inbox.Delivery{
 		Event: event, Malformed: malformed, Attempt: attempt,
 		Ack:    func(context.Context) error { return s.ack(p, value, e.id) },
 		Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, value, e.id, delay) },
-	}, true
+	}
 }
 
 // ack notes that the entry is done with; notes are sent together, a moment later. It holds also when the partition was lost

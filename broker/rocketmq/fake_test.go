@@ -155,7 +155,7 @@ func TestABrokerThatLostDataIsReadFromItsBeginning(t *testing.T) {
 	b := open(t, Config{NameServers: []string{f.address}, Queues: 1})
 	m := newMember(b, "points")
 	q := &queue{partition: partition{Topic: "convergo-order", Broker: "a"}, member: m}
-	got, err := q.read(t.Context(), 100, "*")
+	got, err := q.read(t.Context(), 100)
 	if err != nil || got.next != 2 || len(got.messages) != 0 {
 		t.Errorf("goes on at %d (%v), want 2", got.next, err)
 	}

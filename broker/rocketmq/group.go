@@ -196,7 +196,7 @@ func (m *member) heartbeat(ctx context.Context, brokers []string, wanted subscri
 	now := time.Now()
 	for _, name := range wanted.topics() {
 		c.Subscriptions = append(c.Subscriptions, subscriptionData{
-			Topic: name, SubString: wanted.filter(name), Tags: []string{}, Codes: []int{}, Version: now.UnixMilli(), Kind: "TAG",
+			Topic: name, SubString: everything, Tags: []string{}, Codes: []int{}, Version: now.UnixMilli(), Kind: "TAG",
 		})
 	}
 	body, err := json.Marshal(map[string]any{"clientID": m.broker.clientID, "producerDataSet": []any{}, "consumerDataSet": []any{c}})
@@ -312,7 +312,7 @@ func (m *member) gain(ctx context.Context, p partition, trusted time.Time, losse
 		return err
 	}
 	q := &queue{
-		partition: p, member: m, room: make(chan struct{}, 1), trusted: trusted, next: offset, handed: offset, committed: offset,
+		partition: p, member: m, room: make(chan struct{}, 1), trusted: trusted, next: offset, committed: offset,
 		interrupt: func() {},
 	}
 	q.ctx, q.stop = context.WithCancel(context.Background())

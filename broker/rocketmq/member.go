@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -55,13 +56,11 @@ func newMember(b *Broker, consumer string) *member {
 func (m *member) add(s *source, wanted subscription) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.wanted
-	m.sources[s], m.wanted, m.beaten = true, wanted, time.Time{}
-	for _, q := range m.queues {
-		if _, still := wanted[q.Topic]; still && before.filter(q.Topic) != wanted.filter(q.Topic) {
-			q.reread()
-		}
+	if len(m.sources) > 0 {
+		wanted = maps.Clone(wanted)
+		maps.Copy(wanted, m.wanted) // of the others
 	}
+	m.sources[s], m.wanted, m.beaten = true, wanted, time.Time{}
 	m.rebalance()
 }
 
@@ -206,16 +205,16 @@ func (m *member) idle(q *queue) {
 	}
 }
 
-// wantsMore tells from where on, and by which filter, a queue shall be read, when it shall.
-func (m *member) wantsMore(q *queue) (ctx context.Context, from int64, filter string, ok bool) {
+// wantsMore tells from where on a queue shall be read, when it shall.
+func (m *member) wantsMore(q *queue) (ctx context.Context, from int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if q.gone || q.leaving || len(q.ready) >= m.broker.cfg.Prefetch || q.bytes >= readyBytes {
-		return nil, 0, "", false
+		return nil, 0, false
 	}
 	q.interrupt()
 	ctx, q.interrupt = context.WithCancel(q.ctx)
-	return ctx, q.next, m.wanted.filter(q.Topic), true
+	return ctx, q.next, true
 }
 
 // arrived adds what was read. An answer to a request from elsewhere than where the queue is now is an old one.
@@ -230,7 +229,7 @@ func (m *member) arrived(q *queue, from int64, got pulled, err error) {
 		return
 	}
 	for _, message := range got.messages {
-		if message.queueOffset >= from && m.wanted.wants(q.Topic, message) {
+		if message.queueOffset >= from {
 			q.ready = append(q.ready, message)
 			q.bytes += len(message.body)
 		}

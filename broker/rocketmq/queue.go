@@ -28,7 +28,6 @@ type queue struct {
 	ready     []stored           // read, and not handed out
 	bytes     int                // of them
 	next      int64              // offset to read from next
-	handed    int64              // offset after the last message that was handed out
 	interrupt context.CancelFunc // ends the request for messages that is under way
 	out       []*flight
 	suspended time.Time // nothing is handed out before: something was returned with a delay
@@ -81,7 +80,6 @@ func (q *queue) take(s *source, most int, now time.Time) (taken []*flight, wait 
 		f := &flight{message: q.ready[0]}
 		q.ready = q.ready[1:]
 		q.bytes -= len(f.message.body)
-		q.handed = f.message.queueOffset + 1
 		q.out = append(q.out, f)
 		taken = append(taken, f)
 	}
@@ -93,13 +91,6 @@ func (q *queue) take(s *source, most int, now time.Time) (taken []*flight, wait 
 		q.wakePuller()
 	}
 	return taken, 0
-}
-
-// reread forgets what is held ready and reads it again by another filter: what the old one left out may be wanted now.
-func (q *queue) reread() {
-	q.ready, q.bytes, q.next = nil, 0, q.handed
-	q.interrupt()
-	q.wakePuller()
 }
 
 // finish marks a flight as done with and forgets those at the front that are.
@@ -144,7 +135,7 @@ const (
 // pull reads the queue until it is gone. The broker holds a request while there is nothing new.
 func (q *queue) pull() {
 	for q.ctx.Err() == nil {
-		ctx, from, filter, ok := q.member.wantsMore(q)
+		ctx, from, ok := q.member.wantsMore(q)
 		if !ok {
 			select {
 			case <-q.room:
@@ -152,7 +143,7 @@ func (q *queue) pull() {
 			}
 			continue
 		}
-		got, err := q.read(ctx, from, filter)
+		got, err := q.read(ctx, from)
 		if ctx.Err() != nil {
 			continue
 		}
@@ -167,7 +158,7 @@ func (q *queue) pull() {
 }
 
 // read asks for messages from an offset on.
-func (q *queue) read(ctx context.Context, from int64, filter string) (pulled, error) {
+func (q *queue) read(ctx context.Context, from int64) (pulled, error) {
 	b := q.member.broker
 	address, err := b.address(q.Broker)
 	if err != nil {
@@ -177,7 +168,7 @@ func (q *queue) read(ctx context.Context, from int64, filter string) (pulled, er
 	answer, err := b.reading.exchange(ctx, pullSuspend+b.cfg.Timeout, address, request(codePull, fields(
 		"consumerGroup", q.member.group, "topic", q.Topic, "queueId", q.Queue, "queueOffset", from, "maxMsgNums", pullMost,
 		"sysFlag", suspend|withSubscription, "commitOffset", 0, "suspendTimeoutMillis", pullSuspend.Milliseconds(),
-		"subscription", filter, "subVersion", 0, "expressionType", "TAG", "bname", q.Broker), nil))
+		"subscription", everything, "subVersion", 0, "expressionType", "TAG", "bname", q.Broker), nil))
 	if err != nil {
 		return pulled{}, err
 	}

@@ -6,60 +6,38 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
 )
 
-// subscription is which events of which topics a consumer wants: the types by topic, none for all.
-type subscription map[string][]string
+// subscription is the topics that a consumer reads, by their names at the brokers. Of a topic it gets all types: the brokers could
+// choose by tag, but what an instance leaves out is left out for all of them, and one of another version may have a handler.
+type subscription map[string]bool
 
 func (b *Broker) subscriptionOf(subjects []convergo.Subject) (subscription, error) {
 	if len(subjects) == 0 {
 		return nil, errors.New("no subjects: a consumer needs at least one")
 	}
 	s := subscription{}
-	whole := map[string]bool{}
 	for _, subject := range subjects {
 		if err := subject.Validate(); err != nil {
 			return nil, err
 		}
-		name := b.topicName(subject.Topic)
-		if subject.Type == "" {
-			whole[name] = true
-		}
-		s[name] = append(s[name], subject.Type)
-	}
-	for name, types := range s {
-		slices.Sort(types)
-		s[name] = slices.Compact(types)
-		if whole[name] {
-			s[name] = nil
-		}
+		s[b.topicName(subject.Topic)] = true
 	}
 	return s, nil
 }
 
-// filter is the expression by which a broker chooses messages by their tag. It goes by the tag's hash: wants decides.
-func (s subscription) filter(topic string) string {
-	if len(s[topic]) == 0 {
-		return "*"
-	}
-	return strings.Join(s[topic], " || ")
-}
-
-func (s subscription) wants(topic string, m stored) bool {
-	types, ok := s[topic]
-	return ok && (len(types) == 0 || slices.Contains(types, m.properties[propertyTags]))
-}
+// everything is the expression by which a broker leaves out nothing of a topic.
+const everything = "*"
 
 func (s subscription) topics() []string { return slices.Sorted(maps.Keys(s)) }
 
 // Subscribe makes a source of the consumer's events. It begins with all that the broker still has of a topic that is new to
 // the consumer, and otherwise where the consumer stopped. All sources that one Broker has of a consumer share one place in
-// its group, and the subjects of the latest of them; instances of the consumer in other processes share the queues with it.
+// its group, and the topics of all of them; instances of the consumer in other processes share the queues with it.
 // The first Fetch takes queues, not Subscribe. The source is an io.Closer; a closed one's deliveries come again elsewhere.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
 	if err := (convergo.Subject{Topic: consumer}).Validate(); err != nil {
@@ -137,6 +115,7 @@ func (m *member) delivery(q *queue, f *flight) inbox.Delivery {
 	if f.times > 1 {
 		d.Attempt = f.times
 	}
+	d.Partition = fmt.Sprint(q.Topic, "/", q.Broker, "/", q.Queue)
 	d.Event, d.Malformed = decode(f.message)
 	return d
 }
