@@ -138,7 +138,7 @@ func fromEnvironment(value any) (any, error) {
 func (c configFile) Validate(app *kong.Application) error {
 	known := map[string]bool{}
 	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error { // the visitor has no errors
-		if f, ok := node.(*kong.Flag); ok {
+		if f, ok := node.(*kong.Flag); ok && isSetting(f) {
 			known[f.Name] = true
 		}
 		return next(nil)
@@ -151,8 +151,14 @@ func (c configFile) Validate(app *kong.Application) error {
 	return nil
 }
 
+// isSetting: a flag without a variable chooses what a command is to do now. It is never found in a file.
+func isSetting(f *kong.Flag) bool { return len(f.Envs) > 0 }
+
 // Resolve gives kong the file's value of a flag that the environment does not set: to kong the environment is a default.
 func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	if !isSetting(flag) {
+		return nil, nil
+	}
 	for _, name := range flag.Envs {
 		if _, ok := os.LookupEnv(name); ok {
 			return nil, nil

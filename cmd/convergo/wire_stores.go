@@ -52,10 +52,11 @@ func databaseSchemes() []string { return []string{"sqlite", "postgres", "mysql"}
 
 // storeOptions are what is asked of every store.
 type storeOptions struct {
-	name  string
-	look  bool // only: nothing is made or changed
-	probe convergo.Probe
-	log   *slog.Logger
+	name     string
+	readOnly bool
+	look     bool // only: nothing is made or changed, not even beside a file
+	probe    convergo.Probe
+	log      *slog.Logger
 }
 
 // openStore opens the database at the address and brings the engine's tables up to date.
@@ -67,7 +68,7 @@ func openStoreWith(ctx context.Context, text string, o storeOptions) (_ *opened,
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch scheme {
 	case "sqlite":
-		s, err := openDatabase(ctx, rest, sqlite.Options{Name: o.name, ReadOnly: o.look, NoTrace: o.look, Probe: o.probe, Log: o.log})
+		s, err := openDatabase(ctx, rest, sqlite.Options{Name: o.name, ReadOnly: o.readOnly || o.look, NoTrace: o.look, Probe: o.probe, Log: o.log})
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +95,7 @@ func openPostgres(ctx context.Context, text string, o storeOptions) (*opened, er
 		return nil, err
 	}
 	s, err := postgres.Open(ctx, dsn, postgres.Options{
-		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.look, Probe: o.probe, Log: o.log,
+		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)
@@ -115,7 +116,7 @@ func openMySQL(ctx context.Context, text string, o storeOptions) (*opened, error
 		return nil, err
 	}
 	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{
-		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.look, Probe: o.probe, Log: o.log,
+		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)

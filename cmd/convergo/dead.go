@@ -1,0 +1,454 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/ops"
+)
+
+// deadCommand is `convergo dead`: what an outbox or an inbox gave up is listed, sent again or given up for good. It says what the
+// operations of serve say, for those who have no serve: the outbox of an application in another language.
+type deadCommand struct {
+	List    deadListCommand    `cmd:"" help:"List what waits for a person, without payloads."`
+	Show    deadShowCommand    `cmd:"" help:"Show one with its payload, headers and error."`
+	Redrive deadRedriveCommand `cmd:"" help:"Send (of an inbox: apply) again."`
+	Discard deadDiscardCommand `cmd:"" help:"Give up for good: its aggregate goes on without it."`
+}
+
+// Help implements kong.HelpProvider.
+func (deadCommand) Help() string {
+	return `An event that the relay gave up sending is dead and holds its aggregate until a person decides.
+
+Examples:
+  convergo dead list --database postgres://shop@db/shop
+  convergo dead show 4711 --database postgres://shop@db/shop
+  convergo dead redrive 4711 --config relay.yaml
+  convergo dead redrive --all --topic order --error 'unroutable' --rate 20 --dry-run --config relay.yaml
+  convergo dead discard 4711 --reason 'test data' --config relay.yaml
+  convergo dead list --letters --service shipping --config convergo.yaml`
+}
+
+// deadPlace says whose dead ones are meant. Which are chosen is said on the command line only, never in a file or the environment.
+type deadPlace struct {
+	backends `embed:""`
+	Data     string `default:"convergo-data" type:"path" placeholder:"DIR" help:"Data folder with the databases that are files (default: ${default})."`
+	Service  string `env:"-" placeholder:"NAME" help:"A service of the platform. Without: --database is the outbox of an application."`
+	Letters  bool   `env:"-" help:"Messages that a consumer gave up applying, instead of events that a relay gave up sending."`
+	JSON     bool   `env:"-" help:"As JSON."`
+}
+
+// deadChoice are filters. Those that are given all have to fit.
+type deadChoice struct {
+	Topic     string `env:"-" placeholder:"NAME" help:"Only of this topic."`
+	Type      string `env:"-" placeholder:"NAME" help:"Only of this event type."`
+	Aggregate string `env:"-" placeholder:"TYPE/ID" help:"Only of this aggregate."`
+	Key       string `env:"-" placeholder:"KEY" help:"Only the event of this key."`
+	Error     string `env:"-" placeholder:"TEXT" help:"Only those whose error has this text in it."`
+	Consumer  string `env:"-" placeholder:"NAME" help:"With --letters: only of this consumer."`
+	DiedSince string `env:"-" placeholder:"TIME" help:"Only those that died at or after this time: RFC 3339, or how long ago (2h)."`
+}
+
+// deadItem is a dead event or a dead letter.
+type deadItem struct {
+	id       string
+	consumer string
+	event    convergo.Event
+	attempts int
+	err      string
+	place    string
+	diedAt   time.Time
+	held     bool
+}
+
+// fits is the filters as one question.
+func (c deadChoice) fits(now time.Time) (func(deadItem) bool, error) {
+	var from time.Time
+	if c.DiedSince != "" {
+		var err error
+		if from, err = since(c.DiedSince, now); err != nil {
+			return nil, fmt.Errorf("--died-since: %s", strings.TrimPrefix(err.Error(), "--since "))
+		}
+	}
+	is := func(want, is string) bool { return want == "" || want == is }
+	return func(i deadItem) bool {
+		return is(c.Topic, i.event.Topic) && is(c.Type, i.event.Type) && is(c.Aggregate, i.event.Aggregate.String()) && is(c.Key, string(i.event.Key)) &&
+			is(c.Consumer, i.consumer) && strings.Contains(i.err, c.Error) && !i.diedAt.Before(from)
+	}, nil
+}
+
+// graves are the dead of one store.
+type graves struct {
+	store   *opened
+	letters bool
+}
+
+// deadPage is how many are read at a time: each may have the largest payload.
+const deadPage = 50
+
+// open opens the store. One whose tables are those of another version is left alone: this is no migration. When nothing is to be
+// changed it is opened for reading only.
+func (p deadPlace) open(ctx context.Context, change bool) (_ *graves, err error) {
+	address, name := p.Database, "outbox"
+	switch {
+	case p.Service != "" && !slices.Contains(serviceNames(), p.Service):
+		return nil, fmt.Errorf("--service: there is no service %q; there are %s", p.Service, strings.Join(serviceNames(), ", "))
+	case p.Service != "":
+		if err := p.validate(); err != nil {
+			return nil, err
+		}
+		address, name = p.databaseURL(p.Data, p.Service), p.Service
+	case address == "" || strings.Contains(address, "{service}"):
+		return nil, errors.New("whose? Name a service of the platform with --service, or the outbox of an application with --database URL")
+	}
+	options := storeOptions{name: name, readOnly: true, log: discarded()}
+	store, err := openStoreWith(ctx, address, options)
+	if err != nil {
+		return nil, err
+	}
+	have, newest, err := store.Version(ctx, "engine", nil)
+	if err == nil && have < newest {
+		err = fmt.Errorf("%s has no tables of this version (%d of %d): use the convergo that runs there, or start it once", redacted(address), have, newest)
+	}
+	if err == nil && !change {
+		return &graves{store, p.Letters}, nil
+	}
+	if err = errors.Join(err, store.Close()); err != nil {
+		return nil, err
+	}
+	options.readOnly = false
+	if store, err = openStoreWith(ctx, address, options); err != nil {
+		return nil, err
+	}
+	return &graves{store, p.Letters}, nil
+}
+
+func (g graves) close() error { return g.store.Close() }
+
+// page is up to n behind the one with the id after, oldest first.
+func (g graves) page(ctx context.Context, after string, n int) (items []deadItem, err error) {
+	if g.letters {
+		letters, err := g.store.DeadLetters(ctx, "", n, after)
+		for _, l := range letters {
+			items = append(items, deadItem{l.ID, l.Consumer, l.Event, l.Attempts, l.Error, l.Place, l.DiedAt, l.Held})
+		}
+		return items, err
+	}
+	id, err := eventID(after)
+	if err != nil {
+		return nil, err
+	}
+	events, err := g.store.DeadEvents(ctx, n, id)
+	for _, e := range events {
+		items = append(items, deadItem{strconv.FormatInt(e.ID, 10), "", e.Event, e.Attempts, e.Error, e.Place, e.DiedAt, e.Held})
+	}
+	return items, err
+}
+
+func eventID(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 0 {
+		return 0, fmt.Errorf("%q is not the id of a dead event, which is a number; dead letters need --letters", text)
+	}
+	return id, nil
+}
+
+// each calls do for those that fit, oldest first, until it returns false. What dies meanwhile is not among them: one that is sent
+// again and dies again would come for ever.
+func (g graves) each(ctx context.Context, after string, before time.Time, fits func(deadItem) bool, do func(deadItem) (bool, error)) error {
+	for {
+		items, err := g.page(ctx, after, deadPage)
+		if err != nil {
+			return err
+		}
+		for _, i := range items {
+			after = i.id
+			if i.diedAt.After(before) || !fits(i) {
+				continue
+			}
+			if goOn, err := do(i); err != nil || !goOn {
+				return err
+			}
+		}
+		if len(items) < deadPage {
+			return nil
+		}
+	}
+}
+
+// find is the one with the id.
+func (g graves) find(ctx context.Context, id string) (found deadItem, err error) {
+	after := ""
+	if !g.letters {
+		n, err := eventID(id)
+		if err != nil {
+			return found, err
+		}
+		after = strconv.FormatInt(max(n-1, 0), 10)
+	}
+	err = g.each(ctx, after, time.Now().Add(time.Hour), func(i deadItem) bool { return i.id == id }, func(i deadItem) (bool, error) {
+		found = i
+		return false, nil
+	})
+	if err == nil && found.id == "" {
+		err = fmt.Errorf("%s: %w", id, ops.ErrNotFound)
+	}
+	return found, err
+}
+
+type deadListCommand struct {
+	deadPlace  `embed:""`
+	deadChoice `embed:""`
+	After      string `env:"-" placeholder:"ID" help:"Begin behind this one: the last of the page before."`
+	Limit      int    `env:"-" default:"100" help:"How many at most (default: ${default})."`
+}
+
+// Run lists.
+func (c deadListCommand) Run(ctx context.Context, s streams) (err error) {
+	if c.Limit < 1 {
+		return errors.New("--limit is at least 1")
+	}
+	fits, err := c.fits(time.Now())
+	if err != nil {
+		return err
+	}
+	g, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	var items []deadItem
+	more := false
+	err = g.each(ctx, c.After, time.Now().Add(time.Hour), fits, func(i deadItem) (bool, error) {
+		if more = len(items) == c.Limit; more {
+			return false, nil
+		}
+		i.event.Payload, i.event.Headers = nil, nil // not shown here, and there may be many
+		items = append(items, i)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeDead(s.out, items, more)
+	}
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "ID\tDIED\tTYPE\tAGGREGATE\tATTEMPTS\tHOLDS\tERROR") // Flush reports
+	for _, i := range items {
+		holds := "-"
+		if i.held {
+			holds = "yes"
+		}
+		what := i.event.Topic + "." + i.event.Type
+		if i.consumer != "" {
+			what += " at " + i.consumer
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", i.id, i.diedAt.UTC().Format(time.RFC3339), printable(what),
+			printable(i.event.Aggregate.String()), i.attempts, holds, cut(printable(i.err), 100))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if more {
+		_, err = fmt.Fprintf(s.out, "there are more: --after %s\n", items[len(items)-1].id)
+	}
+	return err
+}
+
+type deadShowCommand struct {
+	deadPlace `embed:""`
+	ID        string `arg:"" help:"Its id."`
+	Bytes     int    `env:"-" default:"4096" help:"How much of the payload is shown (default: ${default})."`
+}
+
+// Run shows one.
+func (c deadShowCommand) Run(ctx context.Context, s streams) (err error) {
+	g, err := c.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	i, err := g.find(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	whole := len(i.event.Payload)
+	i.event.Payload = i.event.Payload[:min(whole, max(c.Bytes, 0))]
+	if c.JSON {
+		return writeDeadOne(s.out, i, whole)
+	}
+	return describeDead(s.out, i, whole)
+}
+
+// deadAct is which ones, and how fast.
+type deadAct struct {
+	deadPlace  `embed:""`
+	deadChoice `embed:""`
+	IDs        []string `arg:"" optional:"" name:"id" help:"Their ids."`
+	All        bool     `env:"-" help:"All that fit the filters, instead of ids."`
+	DryRun     bool     `env:"-" help:"Say which, and do nothing."`
+	Rate       float64  `env:"-" default:"100" help:"How many a second at most; 0 for no limit (default: ${default})."`
+	By         string   `env:"-" placeholder:"NAME" help:"Who does it; kept on record where the API keeps it (default: you)."`
+}
+
+type deadRedriveCommand struct {
+	deadAct `embed:""`
+}
+
+// Run sends again.
+func (c deadRedriveCommand) Run(ctx context.Context, s streams) error {
+	return c.act(ctx, s, "redriven", func(g *graves, id, by string) error {
+		if g.letters {
+			return g.store.RedriveLetter(ctx, id, by, time.Now())
+		}
+		n, err := eventID(id)
+		if err != nil {
+			return err
+		}
+		return g.store.RedriveEvent(ctx, n, time.Now())
+	})
+}
+
+type deadDiscardCommand struct {
+	deadAct `embed:""`
+	Reason  string `env:"-" required:"" placeholder:"TEXT" help:"Why; kept on record."`
+}
+
+// Run gives up for good.
+func (c deadDiscardCommand) Run(ctx context.Context, s streams) error {
+	if n := len(strings.TrimSpace(c.Reason)); n < 3 || len(c.Reason) > 500 {
+		return errors.New("--reason has 3 to 500 bytes")
+	}
+	return c.act(ctx, s, "discarded", func(g *graves, id, by string) error {
+		if g.letters {
+			return g.store.DiscardLetter(ctx, id, by, c.Reason, time.Now())
+		}
+		n, err := eventID(id)
+		if err != nil {
+			return err
+		}
+		return g.store.DiscardEvent(ctx, n, by, c.Reason, time.Now())
+	})
+}
+
+// act does it to those that were chosen. One that cannot be helped does not stop the others.
+func (c deadAct) act(ctx context.Context, s streams, done string, do func(g *graves, id, by string) error) (err error) {
+	now := time.Now()
+	fits, err := c.fits(now)
+	switch {
+	case err != nil:
+		return err
+	case c.All == (len(c.IDs) > 0):
+		return errors.New("which? Give ids, or --all with filters; `convergo dead list` shows them")
+	case !c.All && c.deadChoice != (deadChoice{}):
+		return errors.New("ids and filters do not go together: with filters use --all")
+	case !(c.Rate >= 0):
+		return errors.New("--rate is not negative")
+	}
+	g, err := c.open(ctx, !c.DryRun)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	by := c.By
+	if by == "" {
+		by = me()
+	}
+	t := &toll{out: s.out, done: done, dry: c.DryRun, asJSON: c.JSON, do: func(id string) error { return do(g, id, by) }}
+	if c.Rate > 0 {
+		t.limit = rate.NewLimiter(rate.Limit(c.Rate), 1)
+	}
+	if c.All {
+		err = g.each(ctx, "", now, fits, func(i deadItem) (bool, error) { return true, t.one(ctx, i.id, string(i.event.Key)) })
+	} else {
+		for _, id := range c.IDs {
+			i, wrong := g.find(ctx, id)
+			if wrong != nil && !errors.Is(wrong, ops.ErrNotFound) {
+				err = wrong
+				break
+			}
+			if wrong != nil {
+				t.refuse(id, wrong)
+			} else if err = t.one(ctx, id, string(i.event.Key)); err != nil {
+				break
+			}
+		}
+	}
+	return errors.Join(err, t.report())
+}
+
+// toll counts what was done.
+type toll struct {
+	out         io.Writer
+	done        string
+	dry, asJSON bool
+	limit       *rate.Limiter
+	do          func(id string) error
+	did         []string
+	refused     map[string]string
+}
+
+// one does it to one. Its error ends the whole: the database's, or an interruption.
+func (t *toll) one(ctx context.Context, id, key string) error {
+	if !t.dry {
+		if t.limit != nil {
+			if err := t.limit.Wait(ctx); err != nil {
+				return err
+			}
+		}
+		err := t.do(id)
+		if errors.Is(err, ops.ErrNotFound) || errors.Is(err, ops.ErrEarlierDead) {
+			t.refuse(id, err)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", id, err)
+		}
+	}
+	t.did = append(t.did, id)
+	if t.asJSON {
+		return nil
+	}
+	would := ""
+	if t.dry {
+		would = "would be "
+	}
+	_, err := fmt.Fprintf(t.out, "%s %s%s (%s)\n", id, would, t.done, printable(key))
+	return err
+}
+
+func (t *toll) refuse(id string, why error) {
+	if t.refused == nil {
+		t.refused = map[string]string{}
+	}
+	t.refused[id] = why.Error()
+}
+
+// me is who runs the program, as far as the system tells.
+func me() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}
