@@ -63,12 +63,14 @@ func TestTwoRefundsThatMeetTakeTheirPointsBackOnce(t *testing.T) {
 		s.must(t, s.deliver(trade.OrderPaid, "O-1", paid("O-1", 1000, 0)))
 		first := s.Event(trade.OrderRefunded, "O-1", 9, refund("O-1", "R-1", 333, 1000, 0))
 		err := s.Meanwhile(first, "FROM points_order", func() {
-			s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", "R-2", 1000, 1000, 0)))
+			s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", "R-2", 666, 1000, 0)))
 		})
 		if err == nil || convergo.VerdictOf(err) != convergo.Again {
 			t.Errorf("the first: %v; want another try", err)
 		}
 		s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", "R-1", 333, 1000, 0)))
+		s.wants(t, "ada", 4, 0, 0) // of 10, 6 for two thirds of the money, whichever was first
+		s.must(t, s.deliver(trade.OrderRefunded, "O-1", refund("O-1", "R-3", 1000, 1000, 0)))
 		s.wants(t, "ada", 0, 0, 0)
 	})
 }

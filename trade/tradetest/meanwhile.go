@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"time"
 
 	"github.com/convergo/convergo"
 )
@@ -68,3 +69,18 @@ func (b *Bench) Twin() *Bench {
 }
 
 var _ convergo.AfterCommit = (*pausing)(nil)
+
+// Beside runs do on a goroutine of its own and returns when it has ended, or after a moment, for as a rule it has to wait for a row that
+// the caller's transaction has taken. wait waits for its end: call it when that transaction is over.
+func Beside(do func()) (wait func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		do()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(200 * time.Millisecond):
+	}
+	return func() { <-ended }
+}
