@@ -29,6 +29,7 @@ type database interface {
 	relay.Store
 	inbox.Store[convergo.Tx]
 	inbox.Parking[convergo.Tx]
+	inbox.Notes[convergo.Tx]
 	idempotency.Store[convergo.Tx]
 	ops.Store
 	Migrate(ctx context.Context, set string, migrations fs.FS) error
