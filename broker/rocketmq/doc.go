@@ -28,8 +28,9 @@
 //     another one goes on. It fetches nothing new then; the inbox's dedup row keeps each effect single.
 //   - A message that was returned with a delay holds up its whole queue for that long.
 //   - Reading and writing is done at masters. While a queue's master is away its events wait.
-//   - All instances of one consumer should have the same subjects. While they differ, during a roll-out, the events of a topic
-//     that only the new ones want are read for their share of the queues, the rest when the last old one has gone.
+//   - A consumer gets all types of its topics: an instance that chose would pass over what one of another version wants. All
+//     instances should have the same topics. While they differ, during a roll-out, the events of a topic that only the new ones
+//     read are read for their share of the queues, the rest when the last old one has gone.
 //   - In a cluster of several brokers create topics beforehand (Config.NoCreate): a topic whose brokers are all down looks
 //     like one that does not exist.
 //   - A message of a foreign producer is read when it is plain or compressed by zlib.
