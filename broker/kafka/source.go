@@ -27,8 +27,8 @@ const mostWait = time.Second
 
 // Subscribe makes the topics where they are new. A consumer that is new gets everything that they hold, another one goes on
 // where it stopped. It gets all events of the topics, whatever their types: which are wanted only the inbox can tell, as long as
-// instances of another version of the program read with it. The source joins its group when it is first asked for events and leaves it when it is closed or not asked
-// any more; sources of one consumer, in this process or others, share the partitions.
+// instances of another version of the program read with it. The source joins its group when it is first asked for events and
+// leaves it when it is closed or not asked any more; sources of one consumer, in this process or others, share the partitions.
 func (b *Broker) Subscribe(ctx context.Context, consumer string, subjects []convergo.Subject) (inbox.Source, error) {
 	if consumer == "" || len(b.groupName(consumer)) > convergo.MaxKeyBytes {
 		return nil, fmt.Errorf("subscribe: the consumer's name %q has not between 1 and %d bytes with its prefix", consumer, convergo.MaxKeyBytes)
