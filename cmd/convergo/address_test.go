@@ -43,7 +43,7 @@ func TestAnAddressIsTakenAsItStandsOrRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q, err := queryOf(a); err != nil || q.number("db") != 0 || q.end() != nil {
+	if q, err := queryOf(a); err != nil || q.number("db") != 0 || q.end() != nil { // so are no replicas
 		t.Errorf("the first database of Redis: %v", err)
 	}
 	if shown := redacted("nats://h:1/?partitions=8&token=hun;ter2"); strings.Contains(shown, "ter2") || strings.Contains(shown, "hun") {
@@ -98,6 +98,21 @@ func TestAPasswordMayHaveASemicolon(t *testing.T) {
 		if cfg, _, err := mysqlConfig(a); err != nil || cfg.Passwd != "a;b=1" {
 			t.Errorf("%s: what the driver of MySQL understands is %v", from, err)
 		}
+	}
+}
+
+// The commands of --disturb are given one by one: their semicolons are the shell's.
+func TestACommandMayHaveASemicolon(t *testing.T) {
+	var cli commands
+	parser, err := programParser(&cli, streams{out: io.Discard, err: io.Discard}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"demo", "--disturb", "a=sleep 1; b=2 true", "--disturb", "c=d"}); err != nil {
+		t.Fatal(err)
+	}
+	if d := cli.Demo.Disturb; len(d) != 2 || d["a"] != "sleep 1; b=2 true" || d["c"] != "d" {
+		t.Errorf("%q", d)
 	}
 }
 

@@ -185,7 +185,7 @@ func namedTexts(ctx *kong.DecodeContext, target reflect.Value) error {
 	all := map[string]string{}
 	switch v := ctx.Scan.Pop().Value.(type) {
 	case string:
-		for i, part := range kong.SplitEscaped(v, ';') {
+		for i, part := range kong.SplitEscaped(v, ctx.Value.Tag.MapSep) {
 			name, text, found := strings.Cut(part, "=")
 			if !found {
 				return fmt.Errorf("part %d of NAME=VALUE;NAME=VALUE has no '='; a ';' inside a value is written \\;, and inside an address also %%3B", i+1)

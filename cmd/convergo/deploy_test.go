@@ -8,9 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -89,7 +93,7 @@ func TestTheDeploymentFilesUseSettingsThatExist(t *testing.T) {
 			}
 		}
 	}
-	if seen != 6 {
+	if seen != 6 { // three of each
 		t.Errorf("%d commands found, want 6", seen)
 	}
 	if err := understood([]string{"serve", "--no-such-setting"}); err == nil {
@@ -131,4 +135,144 @@ func TestTheProgramIsStaticWithoutACompilerForC(t *testing.T) {
 	if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 || f.Section(".interp") != nil {
 		t.Errorf("it needs %v, %v", libraries, err)
 	}
+}
+
+// What the manifest may say, in Kubernetes' words: a field that is not here is a mistyped one until somebody has looked it up.
+type manifest struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct {
+		Name   string
+		Labels map[string]string
+	}
+	Data map[string]string
+	Spec struct {
+		Replicas int
+		Selector map[string]any
+		Ports    []struct{ Port int }
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     podSpec
+		}
+	}
+}
+
+type podSpec struct {
+	Automount       *bool `yaml:"automountServiceAccountToken"`
+	ServiceLinks    *bool `yaml:"enableServiceLinks"`
+	Grace           int   `yaml:"terminationGracePeriodSeconds"`
+	SecurityContext struct {
+		NonRoot bool                  `yaml:"runAsNonRoot"`
+		User    int                   `yaml:"runAsUser"`
+		Group   int                   `yaml:"runAsGroup"`
+		FSGroup int                   `yaml:"fsGroup"`
+		Seccomp struct{ Type string } `yaml:"seccompProfile"`
+	} `yaml:"securityContext"`
+	Containers []container
+	Volumes    []struct {
+		Name      string
+		ConfigMap *struct{ Name string } `yaml:"configMap"`
+		Secret    *struct {
+			Name string `yaml:"secretName"`
+			Mode int    `yaml:"defaultMode"`
+		}
+		EmptyDir *struct{} `yaml:"emptyDir"`
+	}
+}
+
+type container struct {
+	Name, Image string
+	Args        []string
+	Env         []struct {
+		Name      string
+		ValueFrom struct {
+			Secret struct{ Name, Key string } `yaml:"secretKeyRef"`
+		} `yaml:"valueFrom"`
+	}
+	EnvFrom []struct {
+		Secret struct{ Name string } `yaml:"secretRef"`
+	} `yaml:"envFrom"`
+	Ports []struct {
+		Port int `yaml:"containerPort"`
+	}
+	Startup         probe `yaml:"startupProbe"`
+	Liveness        probe `yaml:"livenessProbe"`
+	Readiness       probe `yaml:"readinessProbe"`
+	Resources       struct{ Requests map[string]string }
+	SecurityContext struct {
+		Escalation   *bool `yaml:"allowPrivilegeEscalation"`
+		ReadOnly     bool  `yaml:"readOnlyRootFilesystem"`
+		Capabilities struct{ Drop []string }
+	} `yaml:"securityContext"`
+	Mounts []struct {
+		Name string
+		Path string `yaml:"mountPath"`
+	} `yaml:"volumeMounts"`
+}
+
+type probe struct {
+	Get struct {
+		Path string
+		Port int
+	} `yaml:"httpGet"`
+	Period   int `yaml:"periodSeconds"`
+	TimeOut  int `yaml:"timeoutSeconds"`
+	Failures int `yaml:"failureThreshold"`
+}
+
+func TestTheManifestAsksWhereTheProgramAnswersAndGivesItNoRights(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/kubernetes/convergo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := 0
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	for {
+		var m manifest
+		if err := decoder.Decode(&m); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if m.Kind != "Deployment" {
+			continue
+		}
+		pods++
+		pod := m.Spec.Template.Spec
+		c, s := pod.Containers[0], pod.SecurityContext
+		port := c.Ports[0].Port
+		for path, asked := range map[string]probe{"/healthz": c.Liveness, "/readyz": c.Readiness} {
+			if asked.Get.Path != path || asked.Get.Port != port || c.Startup.Get.Path != "/healthz" || c.Startup.Get.Port != port {
+				t.Errorf("%s: it listens on %d and is asked at %+v", m.Metadata.Name, port, asked.Get)
+			}
+		}
+		if listens := ":" + strconv.Itoa(port); !strings.Contains(strings.Join(c.Args, " "), listens) && !strings.Contains(string(text), "addr: 0.0.0.0"+listens) {
+			t.Errorf("%s: nobody listens on %d", m.Metadata.Name, port)
+		}
+		if !s.NonRoot || s.User == 0 || s.Seccomp.Type != "RuntimeDefault" || c.SecurityContext.Escalation == nil || *c.SecurityContext.Escalation ||
+			!c.SecurityContext.ReadOnly || !slices.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) {
+			t.Errorf("%s has more rights than it needs: %+v %+v", m.Metadata.Name, s, c.SecurityContext)
+		}
+		var cli serveCommand
+		if grace := time.Duration(pod.Grace) * time.Second; grace < 2*stopGraceOf(t, &cli) {
+			t.Errorf("%s is killed after %v", m.Metadata.Name, grace)
+		}
+	}
+	if pods != 3 {
+		t.Errorf("%d deployments", pods)
+	}
+}
+
+// stopGraceOf is how long a stop waits for requests unless somebody says otherwise.
+func stopGraceOf(t *testing.T, c *serveCommand) time.Duration {
+	t.Helper()
+	parser, err := kong.New(c, helpTexts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	return c.StopGrace
 }

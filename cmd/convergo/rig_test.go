@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -40,9 +41,18 @@ var program = &struct {
 func programFile(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", program.path, ".")
-		build.Env = append(build.Environ(), "CGO_ENABLED=0") // as in the container
-		text, err := build.CombinedOutput()
+		text, err := os.ReadFile("../../deploy/Containerfile")
+		if err != nil {
+			program.err = err
+			return
+		}
+		line := regexp.MustCompile(`RUN (\w+=\S+) go build (.+) -o /convergo \./cmd/convergo`).FindStringSubmatch(string(text))
+		if line == nil {
+			program.err = errors.New("the Containerfile does not build ./cmd/convergo")
+			return
+		}
+		build := exec.Command("sh", "-c", line[1]+" exec go build -buildvcs=false -o '"+program.path+"' "+line[2]+" .") // as in the container
+		text, err = build.CombinedOutput()
 		if err != nil {
 			program.err = fmt.Errorf("go build: %w: %s", err, text)
 		}

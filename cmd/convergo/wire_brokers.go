@@ -131,7 +131,7 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 	user, password := a.account()
 	cfg := redis.Config{
 		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.count("partitions"),
-		Replicas: q.count("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, LookOnly: o.look,
+		Replicas: q.number("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, LookOnly: o.look,
 		Log: o.log, Probe: o.probe,
 	}
 	if socket := q.text("socket"); socket != "" {
