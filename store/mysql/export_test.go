@@ -16,3 +16,9 @@ func Fit(text, collation string) string { return fit(text, collation) }
 
 // Older tells whether a server's version is older than the one given.
 func Older(version string, than [3]int) bool { return older(version, than) }
+
+// Narrow makes the next claim look at so many rows.
+func (s *Store) Narrow(rows int64) { s.narrow.rows.Store(rows) }
+
+// NarrowRows is how many rows the next claim looks at; 0 for all.
+func (s *Store) NarrowRows() int { return int(s.narrow.rows.Load()) }

@@ -2,12 +2,15 @@ package mysql_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/mysql"
 	"github.com/convergo/convergo/store/storetest"
 	"github.com/convergo/convergo/testserver"
@@ -43,5 +46,95 @@ func TestCaseB07ARelayReadsNoneOfManyRowsThatAreTooLarge(t *testing.T) {
 			}))
 		}
 		storetest.BuryLargeRows(t, s, s, rows, size)
+	})
+}
+
+// A claim that is narrow, because one before it was late, still comes to every event, each lane's in order.
+func TestNarrowClaimsComeToEveryLaneAndQueueInOrder(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		s := open(t, fresh(t, server), mysql.Options{})
+		now, total := time.Now(), 0
+		for n := range 4 {
+			must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+				var list []convergo.Event
+				for o := range 25 {
+					list = append(list, event(fmt.Sprint("O-", o), n+1))
+				}
+				total += len(list)
+				_, err := s.Insert(ctx, tx, list)
+				return err
+			}))
+		}
+		leases, err := s.Lease(t.Context(), relay.LeaseRequest{Owner: "a", Term: time.Hour})
+		must(t, err)
+		last, sent, failed := map[convergo.Aggregate]int64{}, 0, false
+		for claims := 0; sent < total; claims++ {
+			if claims > 10*total {
+				t.Fatalf("%d of %d events after %d claims", sent, total, claims)
+			}
+			s.Narrow(3)
+			c, err := s.Claim(t.Context(), leases, 100, now)
+			must(t, err)
+			same(t, "rows of the claim after it", s.NarrowRows(), 6)
+			if len(c.Events) > 3 || !c.More {
+				t.Fatalf("a claim of 3 rows has %d events, more: %v", len(c.Events), c.More)
+			}
+			st := relay.Settlement{Leases: leases, Now: now}
+			for _, p := range c.Events {
+				switch {
+				case p.Held:
+					st.Aside = append(st.Aside, p)
+				case !failed: // its aggregate becomes a queue, which is due at once
+					failed = true
+					st.Failed = append(st.Failed, relay.Failure{Pending: p, Error: "weather", Place: "relay.publish", Next: now})
+				case len(st.Failed) > 0 && st.Failed[0].Event.Aggregate == p.Event.Aggregate:
+					st.Aside = append(st.Aside, p)
+				default:
+					if p.Event.Version != last[p.Event.Aggregate]+1 {
+						t.Fatalf("version %d of %s after %d", p.Event.Version, p.Event.Aggregate, last[p.Event.Aggregate])
+					}
+					last[p.Event.Aggregate]++
+					sent++
+					st.Sent = append(st.Sent, p)
+				}
+			}
+			must(t, s.Settle(t.Context(), st))
+		}
+		s.Narrow(2000)
+		c, err := s.Claim(t.Context(), leases, 100, now)
+		must(t, err)
+		same(t, "events left", len(c.Events), 0)
+		same(t, "rows of the claim after it, all", s.NarrowRows(), 0)
+	})
+}
+
+// The next claim of a relay, too, would be late.
+func TestAClaimThatIsLateIsMadeAgainWithFewRows(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		dsn := fresh(t, server)
+		s, other := open(t, dsn, mysql.Options{}), raw(t, dsn)
+		must(t, insert(t.Context(), s, event("1", 1)))
+		leases, err := s.Lease(t.Context(), relay.LeaseRequest{Owner: "a", Term: time.Hour})
+		must(t, err)
+		conn, err := other.Conn(t.Context())
+		must(t, err)
+		_, err = conn.ExecContext(t.Context(), "LOCK TABLES outbox_event WRITE")
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if c, err := s.Claim(ctx, leases, 100, time.Now()); err == nil {
+			t.Fatalf("%d events are claimed out of a locked table", len(c.Events))
+		}
+		if rows := s.NarrowRows(); rows < 1 || rows > 16 {
+			t.Errorf("the next claim looks at %d rows", rows)
+		}
+		_, err = conn.ExecContext(t.Context(), "UNLOCK TABLES")
+		must(t, err)
+		must(t, conn.Close())
+		for s.NarrowRows() > 0 {
+			c, err := s.Claim(t.Context(), leases, 100, time.Now())
+			must(t, err)
+			same(t, "events", len(c.Events), 1)
+		}
 	})
 }

@@ -99,6 +99,7 @@ type Store struct {
 	server server
 	floor  floor
 	claims atomic.Uint64 // so far
+	narrow narrow
 
 	mu     sync.Mutex
 	closed bool

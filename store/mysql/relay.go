@@ -22,22 +22,34 @@ const promoteMost = 1000
 // comes out in its place or is held: queues are read before lanes, and a held event goes to the queue's end. Nothing it reads
 // grows with what is not claimed.
 func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, now time.Time) (relay.Claim, error) {
-	c := claiming{
-		store: s, perLane: max(perLane, 1), now: convergo.Micros(now),
-		portion: relay.NewPortion(perLane, convergo.Lane(s.claims.Add(1)%convergo.Lanes)),
-	}
+	lanes := make([]int64, 0, len(leases))
 	for _, l := range leases {
 		if l.Lane < convergo.Lanes {
-			c.lanes = append(c.lanes, int64(l.Lane))
+			lanes = append(lanes, int64(l.Lane))
 		}
 	}
-	slices.Sort(c.lanes)
-	c.lanes = slices.Compact(c.lanes)
-	if err := c.run(ctx); err != nil {
-		return relay.Claim{}, s.fail("claim", err)
+	slices.Sort(lanes)
+	lanes = slices.Compact(lanes)
+	for {
+		turn, rows := s.turnOf(), s.narrow.rows.Load()
+		c := claiming{
+			store: s, lanes: lanes, perLane: max(perLane, 1), now: convergo.Micros(now), turn: turn, left: rows,
+			portion: relay.NewPortion(perLane, turn),
+		}
+		bounded, cancel := half(ctx)
+		err := c.run(bounded)
+		late := err != nil && bounded.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case late && s.narrow.late(rows):
+		case err != nil:
+			return relay.Claim{}, s.fail("claim", err)
+		default:
+			s.narrow.inTime(rows)
+			events, more := c.portion.Claim()
+			return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
+		}
 	}
-	events, more := c.portion.Claim()
-	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
 }
 
 type claiming struct {
@@ -47,6 +59,8 @@ type claiming struct {
 	now     int64
 	portion *relay.Portion
 	next    int64
+	turn    convergo.Lane
+	left    int64 // rows that may still be looked at; 0 for all: see narrow
 }
 
 // laneState is what NextDue tells of a lane; 0 is none.
@@ -60,7 +74,7 @@ func (c *claiming) run(ctx context.Context) error {
 	if len(c.lanes) == 0 {
 		return ctx.Err()
 	}
-	busy := c.store.floor.busy(c.lanes)
+	busy := c.left == 0 && c.store.floor.busy(c.lanes)
 	states, err := c.look(ctx, 0, !busy)
 	if err != nil {
 		return err
@@ -72,7 +86,7 @@ func (c *claiming) run(ctx context.Context) error {
 		}
 	}
 	if busy || anyDue || slices.ContainsFunc(states, func(l laneState) bool { return l.pending }) {
-		if err = c.pending(ctx); err != nil {
+		if err = c.pending(ctx, states); err != nil {
 			return err
 		}
 	}
@@ -139,16 +153,19 @@ func (c *claiming) look(ctx context.Context, after int64, pending bool) ([]laneS
 }
 
 // pending reads the head of each lane, and one row more, which tells that there is more, and for which there is no room.
-func (c *claiming) pending(ctx context.Context) error {
+func (c *claiming) pending(ctx context.Context, states []laneState) error {
 	s := c.store
-	if err := s.raise(ctx, c.lanes); err != nil {
+	lanes, most := c.choose(states)
+	if len(lanes) == 0 {
+		return nil
+	}
+	if err := s.raise(ctx, lanes); err != nil {
 		return err
 	}
-	floors, seen := s.floor.begin(c.lanes)
-	parts, most := make([]string, len(c.lanes)), strconv.Itoa(c.perLane+1)
-	part := s.sql.Get("LaneHead")
-	for i, lane := range c.lanes {
-		parts[i] = strings.NewReplacer(":lane", strconv.FormatInt(lane, 10), ":floor", strconv.FormatInt(floors[i], 10), ":most", most).
+	floors, seen := s.floor.begin(lanes)
+	parts, part := make([]string, len(lanes)), s.sql.Get("LaneHead")
+	for i, lane := range lanes {
+		parts[i] = strings.NewReplacer(":lane", strconv.FormatInt(lane, 10), ":floor", strconv.FormatInt(floors[i], 10), ":most", strconv.Itoa(most)).
 			Replace(part)
 	}
 	var firsts [convergo.Lanes]int64 // of the rows that were seen, whether or not there was room for them
@@ -225,6 +242,11 @@ func (c *claiming) queues(ctx context.Context, lane int64) error {
 		return fmt.Errorf("DueAggregates: %w", err)
 	}
 	room := c.perLane
+	if c.left > 0 {
+		most := min(int(c.left)-1, room) // one is for the lanes
+		room = most
+		defer func() { c.left -= int64(most - room) }()
+	}
 	for _, a := range aggregates {
 		if room == 0 {
 			c.portion.More()
