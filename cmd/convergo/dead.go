@@ -71,6 +71,7 @@ type deadItem struct {
 	place    string
 	diedAt   time.Time
 	held     bool
+	size     int64 // of the payload in the store; of one that is larger than it may be event has none
 }
 
 // fits is the filters as one question.
@@ -142,7 +143,7 @@ func (g graves) page(ctx context.Context, after string, n int) (items []deadItem
 	if g.letters {
 		letters, err := g.store.DeadLetters(ctx, "", n, after)
 		for _, l := range letters {
-			items = append(items, deadItem{l.ID, l.Consumer, l.Event, l.Attempts, l.Error, l.Place, l.DiedAt, l.Held})
+			items = append(items, deadItem{l.ID, l.Consumer, l.Event, l.Attempts, l.Error, l.Place, l.DiedAt, l.Held, int64(len(l.Event.Payload))})
 		}
 		return items, err
 	}
@@ -152,7 +153,7 @@ func (g graves) page(ctx context.Context, after string, n int) (items []deadItem
 	}
 	events, err := g.store.DeadEvents(ctx, n, id)
 	for _, e := range events {
-		items = append(items, deadItem{strconv.FormatInt(e.ID, 10), "", e.Event, e.Attempts, e.Error, e.Place, e.DiedAt, e.Held})
+		items = append(items, deadItem{strconv.FormatInt(e.ID, 10), "", e.Event, e.Attempts, e.Error, e.Place, e.DiedAt, e.Held, e.PayloadBytes})
 	}
 	return items, err
 }
@@ -185,7 +186,7 @@ func (g graves) each(ctx context.Context, after string, before time.Time, fits f
 				return err
 			}
 		}
-		if len(items) < deadPage {
+		if len(items) == 0 { // a page of large ones is shorter
 			return nil
 		}
 	}
@@ -288,8 +289,8 @@ func (c deadShowCommand) Run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	whole := len(i.event.Payload)
-	i.event.Payload = i.event.Payload[:min(whole, max(c.Bytes, 0))]
+	whole := int(i.size)
+	i.event.Payload = i.event.Payload[:min(len(i.event.Payload), max(c.Bytes, 0))]
 	if c.JSON {
 		return writeDeadOne(s.out, i, whole)
 	}

@@ -100,7 +100,9 @@ func describeDead(to io.Writer, i deadItem, whole int) error {
 		fmt.Fprintf(&b, "%x", e.Payload)
 	}
 	b.WriteString("\n")
-	if left := whole - len(e.Payload); left > 0 {
+	if left := whole - len(e.Payload); whole > convergo.MaxPayloadBytes {
+		b.WriteString("it is longer than an event's may be, and is not read\n")
+	} else if left > 0 {
 		fmt.Fprintf(&b, "… and %d bytes more: --bytes %d\n", left, whole)
 	}
 	_, err := io.WriteString(to, b.String())

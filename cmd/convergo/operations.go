@@ -154,6 +154,7 @@ type deadView struct {
 	Place    string    `json:"place" doc:"where it failed"`
 	DiedAt   time.Time `json:"died_at"`
 	Held     bool      `json:"held" doc:"later ones of its aggregate wait for it"`
+	Bytes    int64     `json:"payload_bytes" doc:"how long the payload is in the store; of one that is longer than it may be, payload is empty"`
 }
 
 type pageInput struct {
@@ -163,7 +164,7 @@ type pageInput struct {
 
 type deadOutput struct {
 	Body struct {
-		Dead []deadView `json:"dead" doc:"oldest first"`
+		Dead []deadView `json:"dead" doc:"oldest first; fewer than asked for when their payloads are 8 MiB together; none is the end"`
 	}
 }
 
@@ -178,7 +179,7 @@ func (o operations) deadLetters(ctx context.Context, in *pageInput) (*deadOutput
 	var out deadOutput
 	out.Body.Dead = make([]deadView, 0, len(letters))
 	for _, l := range letters {
-		out.Body.Dead = append(out.Body.Dead, deadView{l.ID, viewEvent(l.Event), l.Attempts, l.Error, l.Place, l.DiedAt, l.Held})
+		out.Body.Dead = append(out.Body.Dead, deadView{l.ID, viewEvent(l.Event), l.Attempts, l.Error, l.Place, l.DiedAt, l.Held, int64(len(l.Event.Payload))})
 	}
 	return &out, nil
 }
@@ -201,7 +202,9 @@ func (o operations) deadEvents(ctx context.Context, in *pageInput) (*deadOutput,
 	var out deadOutput
 	out.Body.Dead = make([]deadView, 0, len(events))
 	for _, e := range events {
-		out.Body.Dead = append(out.Body.Dead, deadView{strconv.FormatInt(e.ID, 10), viewEvent(e.Event), e.Attempts, e.Error, e.Place, e.DiedAt, e.Held})
+		out.Body.Dead = append(out.Body.Dead, deadView{
+			strconv.FormatInt(e.ID, 10), viewEvent(e.Event), e.Attempts, e.Error, e.Place, e.DiedAt, e.Held, e.PayloadBytes,
+		})
 	}
 	return &out, nil
 }
