@@ -145,9 +145,11 @@ func (r *rig[TX]) drain(leases []relay.Lease, after time.Duration) (sent []strin
 func purgeBeside[TX any](r *rig[TX]) {
 	leases := r.lease("a")
 	for round := range 4 {
+		var list []convergo.Event
 		for n := range 60 {
-			r.insert(event(order(fmt.Sprint(round, "-", n%12)), n/12+1))
+			list = append(list, event(order(fmt.Sprint(round, "-", n%12)), n/12+1))
 		}
+		r.insert(list...)
 		r.drain(leases, 0)
 		stop := make(chan struct{})
 		var purges sync.WaitGroup
