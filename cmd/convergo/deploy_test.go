@@ -83,7 +83,7 @@ func TestTheDeploymentFilesUseSettingsThatExist(t *testing.T) {
 						args[i] = inCluster
 					}
 				}
-				if args[0] == "relay" && name != "compose.yaml" { // its addresses come from a secret
+				if args[0] == "relay" { // its addresses come from the environment
 					args = append(args, "--database", "postgres://x/y", "--broker", "nats://x")
 				}
 				if err := understood(args); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
@@ -54,6 +55,9 @@ type secretsCommand struct {
 
 // Run makes the file when it is missing; one that is there is read and stays as it is.
 func (c secretsCommand) Run(s streams) error {
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return err
+	}
 	if _, err := loadSecrets(c.Data); err != nil {
 		return err
 	}
