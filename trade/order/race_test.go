@@ -104,28 +104,6 @@ func TestATimeoutThatMeetsThePaymentClosesNothing(t *testing.T) {
 	})
 }
 
-// The last answer has found all that was asked for; the cancel of the other process waits for the order's row, and then closes an
-// order that is payable.
-func TestACancelThatMeetsTheLastAnswerComesAfterIt(t *testing.T) {
-	databases.EachServer(t, func(t *testing.T, db tradetest.Database) {
-		r := newRig(t, db)
-		no := r.place("alice", r.goods(8800, 1))
-		r.must(r.tell(trade.RiskApproved, no, trade.Answer{OrderNo: no}))
-		wait := func() {}
-		r.must(r.Meanwhile(r.Event(trade.StockHeld, no, 1, trade.Answer{OrderNo: no}), "FROM orders", func() {
-			wait = tradetest.Beside(func() {
-				got := r.Twin().Post(tradetest.User("alice"), "/orders/"+no+"/cancel", nil)
-				if got.Status != http.StatusOK && got.Status != http.StatusAccepted {
-					t.Errorf("cancel: %d %s", got.Status, got.Body)
-				}
-			})
-		}))
-		wait()
-		r.told(no, trade.OrderCreated, trade.OrderPayable, trade.OrderClosing)
-		r.is(no, order.Closing)
-	})
-}
-
 // Two refunds that together are the whole order are paid back at once: they take turns at the order's row, and the second one
 // counts the first.
 func TestTwoRefundsThatFinishAtOnceRefundTheOrderOnce(t *testing.T) {
