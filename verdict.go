@@ -13,9 +13,12 @@ const (
 	Park
 	// Outage: the other side cannot be reached at all. Says nothing about the message and spends no attempt.
 	Outage
+	// Wait: who should take this message cannot take any now, others can take theirs. To a relay it costs one attempt, however
+	// long it lasts (see relay.Config.MaxWait); elsewhere it is Again.
+	Wait
 )
 
-func (v Verdict) String() string { return [...]string{"again", "park", "outage"}[v] }
+func (v Verdict) String() string { return [...]string{"again", "park", "outage", "wait"}[v] }
 
 type judged struct {
 	error
@@ -29,6 +32,9 @@ func Permanent(err error) error { return judge(err, Park) }
 
 // Unreachable marks err as an outage of the other side. Unreachable(nil) is nil.
 func Unreachable(err error) error { return judge(err, Outage) }
+
+// Unavailable marks err as an outage of this message's receiver alone. Unavailable(nil) is nil.
+func Unavailable(err error) error { return judge(err, Wait) }
 
 func judge(err error, v Verdict) error {
 	if err == nil {

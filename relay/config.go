@@ -39,7 +39,11 @@ type Config struct {
 	OnDead      Policy // for topics that Topics does not name; default HoldAggregate
 	Topics      map[string]TopicPolicy
 	// Outage is how long to wait between two probes while the broker cannot be reached; default 1 s doubling up to 30 s.
-	Outage          convergo.Backoff
+	Outage convergo.Backoff
+	// MaxWait is how long after it was due an event may wait for a receiver that is not there (convergo.Unavailable) without
+	// spending attempts: a webhook's endpoint that is down, a subject for which nobody has a queue. One that is older spends them,
+	// as after any failure. Default 72 h.
+	MaxWait         time.Duration
 	PublishTimeout  time.Duration // bounds one Publisher.Publish; default 10 s
 	SettleTimeout   time.Duration // bounds each call of the store; default 5 s
 	ShutdownTimeout time.Duration // how long a batch in flight may go on after Run's context ended; default 5 s
@@ -72,6 +76,7 @@ func (c Config) withDefaults() Config {
 	if c.MaxAttempts <= 0 {
 		c.MaxAttempts = convergo.DefaultMaxAttempts
 	}
+	c.MaxWait = orDefault(c.MaxWait, 72*time.Hour)
 	c.PublishTimeout = orDefault(c.PublishTimeout, 10*time.Second)
 	c.SettleTimeout = orDefault(c.SettleTimeout, 5*time.Second)
 	c.ShutdownTimeout = orDefault(c.ShutdownTimeout, 5*time.Second)
@@ -113,7 +118,8 @@ func (c Config) policy(topic string) TopicPolicy {
 // Stats counts what a relay has done since it was made.
 type Stats struct {
 	Sent        int64 // events that the broker confirmed and the store settled
-	Failed      int64 // failed attempts that will be repeated
+	Failed      int64 // failed attempts that will be repeated, those below included
+	Unavailable int64 // those of them that spent nothing, because the event's receiver was not there
 	Dead        int64 // events that went to the dead letters
 	Outages     int64 // times that the broker became unreachable
 	LeaseLosses int64 // leases lost while they were in use, or because the store could not be reached for a term

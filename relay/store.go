@@ -110,7 +110,8 @@ type Publisher interface {
 	// Publish sends the events and returns one error per event, nil when the broker has confirmed that it is stored and
 	// routed. Of one aggregate's events, none is sent after an earlier one of the same call failed (it then fails too).
 	// convergo.Permanent errors are the message's own fault, convergo.Unreachable ones the broker's; so is an answer that did not
-	// come before ctx ended. An error without a verdict spends an attempt; one that has a method RetryAt() time.Time is tried
+	// come before ctx ended. convergo.Unavailable ones are the receiver's of this event alone: it waits, the others go on, and no
+	// attempt beyond the first is spent. An error without a verdict spends an attempt; one that has a method RetryAt() time.Time is tried
 	// again no sooner than that.
 	Publish(ctx context.Context, events []convergo.Event) []error
 }

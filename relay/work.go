@@ -32,14 +32,16 @@ const (
 // turn is one publish and its settlement.
 type turn struct {
 	*progress
-	out        *outcome
-	hold       Settlement // what is recorded first
-	skip       []Failure  // dead events whose aggregates go on
-	aside      []Pending
-	firstFail  error
-	unanswered bool  // the publisher left an event without an answer
-	alone      bool  // one aggregate's events only
-	before     int64 // Relay.answered when the publish began
+	out       *outcome
+	hold      Settlement // what is recorded first
+	skip      []Failure  // dead events whose aggregates go on
+	aside     []Pending
+	firstFail error
+	// unavailable of hold.Failed spent no attempt.
+	unavailable int64
+	unanswered  bool  // the publisher left an event without an answer
+	alone       bool  // one aggregate's events only
+	before      int64 // Relay.answered when the publish began
 }
 
 // progress is what the turns of a batch know of the earlier ones.
@@ -220,16 +222,15 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		f.Place = "relay.read"
 	}
 	t.stuck[p.Event.Aggregate] = behind
+	waited := now.Sub(due(p.Event))
 	switch {
+	case verdict == convergo.Wait && waited < s.cfg.MaxWait:
+		// The store counts one more than is said here. The first time counts, so that the event is known as one that has failed.
+		f.Attempts = max(p.Attempts, 1) - 1
+		t.unavailable++
+		t.postpone(f, err, now.Add(patience(waited)))
 	case verdict != convergo.Park && attempts < most:
-		f.Next = notBefore(err, now.Add(policy.Backoff.Delay(attempts)))
-		t.hold.Failed = append(t.hold.Failed, f)
-		if t.out.next.IsZero() || f.Next.Before(t.out.next) {
-			t.out.next = f.Next
-		}
-		if t.firstFail == nil {
-			t.firstFail = err
-		}
+		t.postpone(f, err, now.Add(policy.Backoff.Delay(attempts)))
 	case policy.OnDead == SkipEvent:
 		t.skip = append(t.skip, f)
 		t.stuck[p.Event.Aggregate] = waiting
@@ -240,6 +241,33 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		t.hold.Dead = append(t.hold.Dead, f)
 		s.suspects.clear(p.Event.Aggregate)
 	}
+}
+
+// postpone has the event tried again, at a time, or later when its receiver said so.
+func (t *turn) postpone(f Failure, err error, at time.Time) {
+	f.Next = notBefore(err, at)
+	t.hold.Failed = append(t.hold.Failed, f)
+	if t.out.next.IsZero() || f.Next.Before(t.out.next) {
+		t.out.next = f.Next
+	}
+	if t.firstFail == nil {
+		t.firstFail = err
+	}
+}
+
+// due is since when the event could have been sent.
+func due(e convergo.Event) time.Time {
+	if e.DeliverAt.After(e.CreatedAt) {
+		return e.DeliverAt
+	}
+	return e.CreatedAt
+}
+
+// patience is how long to leave an event alone whose receiver is not there: no attempts are counted that could double it, so it grows
+// with how long the event has waited, up to a minute.
+func patience(waited time.Duration) time.Duration {
+	wait := min(max(waited/8, time.Second), time.Minute)
+	return convergo.Backoff{Base: wait, Cap: wait}.Delay(1)
 }
 
 // settle records the turn. The dead events whose aggregates go on need a settlement of their own.
@@ -259,6 +287,7 @@ func (s *session) settle(t *turn) error {
 		s.cfg.Probe.At("relay.settled")
 		s.tell(st, t.firstFail)
 	}
+	s.count(func(c *Stats) { c.Unavailable += t.unavailable })
 	return nil
 }
 

@@ -161,8 +161,8 @@ func (p *publication) judge(e convergo.Event, f inFlight) error {
 		if p.broker.cfg.unclaimed(e) {
 			return nil
 		}
-		return fmt.Errorf("unroutable: no queue is bound for %s (%s): subscribe a consumer, or name the subject in Config.Unclaimed",
-			convergo.Subject{Topic: e.Topic, Type: e.Type}, r.ReplyText)
+		return convergo.Unavailable(fmt.Errorf("unroutable: no queue is bound for %s (%s): it waits for a consumer that subscribes; or name "+
+			"the subject in Config.Unclaimed (--unclaimed)", convergo.Subject{Topic: e.Topic, Type: e.Type}, r.ReplyText))
 	}
 	switch {
 	case f.confirm.Acked():

@@ -58,8 +58,8 @@ func fetch(t *testing.T, s inbox.Source, n int) []inbox.Delivery {
 func TestCaseB05AnAckForWhatNoQueueTookIsUnroutableAndLaterItIsDeliveredOnce(t *testing.T) {
 	b := open(t, config(shared(t)))
 	err := b.Publish(t.Context(), []convergo.Event{paid("m-5", 1)})[0]
-	if err == nil || !strings.Contains(err.Error(), "unroutable") || convergo.VerdictOf(err) != convergo.Again {
-		t.Fatalf("error %v with verdict %s, want unroutable, again", err, convergo.VerdictOf(err))
+	if err == nil || !strings.Contains(err.Error(), "unroutable") || convergo.VerdictOf(err) != convergo.Wait {
+		t.Fatalf("error %v with verdict %s, want unroutable, wait", err, convergo.VerdictOf(err))
 	}
 	s := subscribe(t, b, "payment")
 	publish(t, b, paid("m-5", 1))

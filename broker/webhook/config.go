@@ -55,6 +55,8 @@ type Config struct {
 	MostRetryAfter time.Duration
 	// Remember is of how many events it is kept in memory which endpoints have them, when others have not. Default 10,000.
 	Remember int
+	// OnDown is told, once each time, when an endpoint begins to be down. It must not block. Default: the log only.
+	OnDown func(endpoint string, why error)
 	// OnGone is told when an endpoint has answered 410 and is disabled. It must not block. Default: nobody.
 	OnGone func(endpoint string)
 	Now    func() time.Time // default time.Now

@@ -22,6 +22,7 @@ type endpoint struct {
 	gone  bool      // it answered 410
 	until time.Time // it is left alone before
 	fails int       // in a row, by which it was not reached
+	since time.Time // the first of them
 	why   error     // of until
 }
 
@@ -62,15 +63,24 @@ func (e *endpoint) unreachable(now time.Time) bool {
 	return e.gone || now.Before(e.until)
 }
 
-// close leaves the endpoint alone for the time, or, without one, for as long as its failures in a row say.
-func (e *endpoint) close(now time.Time, wait time.Duration, backoff convergo.Backoff, why error) error {
+// down leaves the endpoint alone for the time, or, without one, for as long as its failures in a row say.
+func (b *Broker) down(e *endpoint, wait time.Duration, why error) error {
+	now := b.cfg.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.fails == 0 {
+		e.since = now
+		b.cfg.Log.Error("a webhook endpoint is down: its events wait and spend no attempts, for as long as the relay has patience",
+			"endpoint", e.Name, "error", why)
+		if b.cfg.OnDown != nil {
+			b.cfg.OnDown(e.Name, why)
+		}
+	}
 	if now.After(e.until) || e.fails == 0 { // several requests that fail together are one failure
 		e.fails++
 	}
 	if wait <= 0 {
-		wait = backoff.Delay(e.fails)
+		wait = b.cfg.Closed.Delay(e.fails)
 	}
 	if until := now.Add(wait); until.After(e.until) {
 		e.until, e.why = until, why
@@ -78,9 +88,12 @@ func (e *endpoint) close(now time.Time, wait time.Duration, backoff convergo.Bac
 	return &Closed{e.Name, e.until, e.why}
 }
 
-func (e *endpoint) reached() {
+func (b *Broker) reached(e *endpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.fails > 0 {
+		b.cfg.Log.Info("a webhook endpoint answers again", "endpoint", e.Name, "was down for", b.cfg.Now().Sub(e.since))
+	}
 	e.fails = 0
 }
 
@@ -89,7 +102,8 @@ func (b *Broker) deliver(ctx context.Context, e *endpoint, event convergo.Event)
 	if err := e.state(b.cfg.Now()); err != nil {
 		return err
 	}
-	request, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	limit, fair := b.limit(ctx)
+	request, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(request, http.MethodPost, e.URL, bytes.NewReader(event.Payload))
 	if err != nil {
@@ -98,10 +112,10 @@ func (b *Broker) deliver(ctx context.Context, e *endpoint, event convergo.Event)
 	sign(r.Header, event, b.cfg.Now(), e.Secrets)
 	answer, err := b.client.Do(r)
 	if err != nil {
-		if ctx.Err() != nil {
-			return convergo.Unreachable(fmt.Errorf("endpoint %s: no answer: %w", e.Name, ctx.Err()))
+		if ended := request.Err(); ctx.Err() != nil || ended != nil && !fair {
+			return convergo.Unreachable(fmt.Errorf("endpoint %s: no answer: %w", e.Name, ended))
 		}
-		return e.close(b.cfg.Now(), 0, b.cfg.Closed, noDeadline(inner(err)))
+		return b.down(e, 0, noDeadline(inner(err)))
 	}
 	// A little is read so that the connection can be used again; nobody's answer is worth more.
 	_, _ = io.CopyN(io.Discard, answer.Body, 16<<10)
@@ -109,6 +123,19 @@ func (b *Broker) deliver(ctx context.Context, e *endpoint, event convergo.Event)
 	b.cfg.Probe.At("broker.sent")
 	return b.judge(e, answer)
 }
+
+// limit is how long a request may take: it ends before the call does, so that an endpoint which does not answer is told from a
+// call that is over. fair tells whether the endpoint then had its time.
+func (b *Broker) limit(ctx context.Context) (limit time.Duration, fair bool) {
+	limit = b.cfg.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*4/5)
+	}
+	return limit, limit >= min(b.cfg.Timeout, enough)
+}
+
+// enough time for an endpoint that is well.
+const enough = 5 * time.Second
 
 // inner takes the URL, which may hold a token, out of an error of the client.
 func inner(err error) error {
@@ -129,24 +156,21 @@ func noDeadline(err error) error {
 
 // judge makes an error of an answer.
 func (b *Broker) judge(e *endpoint, answer *http.Response) error {
-	now := b.cfg.Now()
-	wait := retryAfter(answer.Header.Get("Retry-After"), now, b.cfg.MostRetryAfter)
+	wait := retryAfter(answer.Header.Get("Retry-After"), b.cfg.Now(), b.cfg.MostRetryAfter)
 	failed := fmt.Errorf("endpoint %s answered %d", e.Name, answer.StatusCode)
 	switch code := answer.StatusCode; {
 	case code >= 200 && code < 300:
-		e.reached()
+		b.reached(e)
 		return nil
 	case code == http.StatusGone:
 		b.disable(e)
 		return convergo.Permanent(fmt.Errorf("endpoint %s answered 410 Gone and is disabled now", e.Name))
-	case code == http.StatusTooManyRequests, wait > 0 && (code == http.StatusRequestTimeout || code >= 500):
-		return e.close(now, wait, b.cfg.Closed, failed)
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code >= 500, code < 400: // a redirect is not followed
-		e.reached()
+	case code == http.StatusTooManyRequests, code >= http.StatusBadGateway && code <= http.StatusGatewayTimeout,
+		wait > 0 && (code == http.StatusRequestTimeout || code >= 500):
+		return b.down(e, wait, failed)
+	default: // a redirect is not followed
+		b.reached(e)
 		return failed
-	default:
-		e.reached()
-		return convergo.Permanent(failed)
 	}
 }
 

@@ -53,11 +53,11 @@ func (b *Broker) Close() { b.transport.CloseIdleConnections() }
 // Publish implements relay.Publisher. Aggregates go side by side, Config.Concurrency at most; an aggregate's events one
 // after another, each to all its endpoints before the next.
 //
-// Verdicts: 2xx is success. 408, 425, 429, 5xx, redirects and endpoints that cannot be reached mean again; other 4xx answers are
-// permanent, and so is an event for an endpoint that answered 410 (it can be redriven once the endpoint is configured anew). An endpoint
-// that cannot be reached or asked for time with Retry-After is left alone until then, and its events fail at once with *Closed. While no
-// endpoint at all can be reached that is an outage; otherwise it has no verdict, because an outage would stop the events of
-// the others too: such events spend attempts, so give their topics a policy with many.
+// Verdicts: 2xx is success. An endpoint that cannot be reached, does not answer in time, answers 429, 502, 503 or 504, or asks for time
+// with Retry-After is down: it is left alone for a while, its events fail at once with *Closed and wait (convergo.Unavailable),
+// and the others go on. While no endpoint at all can be reached that is an outage (convergo.Unreachable). Any other answer, 4xx and
+// 5xx and redirects, is about the event and spends an attempt. After a 410 the endpoint gets nothing more: its events are
+// permanent failures (they can be redriven once the endpoint is configured anew).
 func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
 	errs := make([]error, len(events))
 	queues := map[convergo.Aggregate][]int{}
@@ -121,8 +121,8 @@ func (b *Broker) publish(ctx context.Context, e convergo.Event) error {
 		}
 	}
 	if !wanted && !b.cfg.unclaimed(e) {
-		return fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in Config.Unclaimed",
-			convergo.Subject{Topic: e.Topic, Type: e.Type})
+		return convergo.Unavailable(fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in Config.Unclaimed (--unclaimed)",
+			convergo.Subject{Topic: e.Topic, Type: e.Type}))
 	}
 	return b.toAll(ctx, targets, e)
 }
@@ -161,7 +161,7 @@ func (b *Broker) toAll(ctx context.Context, targets []*endpoint, e convergo.Even
 // verdict of an event that some endpoints have not. While any of them may still take it, it is not permanent.
 func (b *Broker) verdict(errs []error) error {
 	all := errors.Join(errs...)
-	permanent, closed := true, false
+	permanent, closed, refused := true, false, false
 	for _, err := range errs {
 		if err == nil {
 			continue
@@ -169,15 +169,17 @@ func (b *Broker) verdict(errs []error) error {
 		if convergo.VerdictOf(err) == convergo.Outage {
 			return convergo.Unreachable(all) // the call's own time was over
 		}
-		permanent = permanent && convergo.VerdictOf(err) == convergo.Park
 		var c *Closed
-		closed = closed || errors.As(err, &c)
+		down, gone := errors.As(err, &c), convergo.VerdictOf(err) == convergo.Park
+		permanent, closed, refused = permanent && gone, closed || down, refused || !down && !gone
 	}
 	switch {
 	case permanent:
 		return convergo.Permanent(all)
 	case closed && b.allUnreachable():
 		return convergo.Unreachable(all)
+	case closed && !refused:
+		return convergo.Unavailable(again{all})
 	default:
 		return again{all}
 	}

@@ -24,10 +24,10 @@ func TestAnswersAndTheirVerdicts(t *testing.T) {
 		retryAfter string
 		want       convergo.Verdict
 	}{
-		{301, "", convergo.Again}, {307, "", convergo.Again}, {400, "", convergo.Park}, {401, "", convergo.Park}, {404, "", convergo.Park},
-		{408, "", convergo.Again}, {410, "", convergo.Park}, {413, "", convergo.Park}, {422, "", convergo.Park}, {425, "", convergo.Again},
+		{301, "", convergo.Again}, {307, "", convergo.Again}, {400, "", convergo.Again}, {401, "", convergo.Again}, {404, "", convergo.Again},
+		{408, "", convergo.Again}, {410, "", convergo.Park}, {413, "", convergo.Again}, {422, "", convergo.Again}, {425, "", convergo.Again},
 		{429, "", convergo.Outage}, {429, "7", convergo.Outage}, {500, "", convergo.Again},
-		{502, "", convergo.Again}, {503, "7", convergo.Outage},
+		{502, "", convergo.Outage}, {503, "", convergo.Outage}, {504, "", convergo.Outage}, {501, "", convergo.Again}, {503, "7", convergo.Outage},
 	} {
 		var elsewhere atomic.Bool
 		other := serve(t, func(http.ResponseWriter, *http.Request) { elsewhere.Store(true) })
