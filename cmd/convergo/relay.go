@@ -16,6 +16,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/retain"
+	"github.com/convergo/convergo/trade"
 )
 
 // relayCommand is `convergo relay`: only the relay, for an application in any language that writes to the outbox table.
@@ -35,6 +36,7 @@ type relayCommand struct {
 	RetryBase   time.Duration `default:"1s" help:"First wait after a failed attempt; it doubles."`
 	RetryCap    time.Duration `default:"1h" help:"Longest wait between two attempts."`
 	MaxAttempts int           `default:"16" help:"Attempts after which an event goes to the dead letters."`
+	MaxWait     time.Duration `default:"72h" help:"How long events wait for a receiver that is away (an endpoint, a queue) without spending attempts."`
 	SkipDead    bool          `help:"Later events of an aggregate go on past a dead one (default: they wait for a person)."`
 	Unclaimed   []string      `placeholder:"topic.Type,topic.*" help:"Events that count as sent when nobody is subscribed to them."`
 	KeepSent    time.Duration `default:"336h" help:"How long sent events stay replayable."`
@@ -59,7 +61,7 @@ func (c relayCommand) validate() error {
 	}
 	return positive([]setting{
 		{"--lease", c.Lease}, {"--poll", c.Poll}, {"--retry-base", c.RetryBase}, {"--retry-cap", c.RetryCap}, {"--keep-sent", c.KeepSent},
-		{"--keep-broker", c.KeepBroker}, {"--ready-lag", c.ReadyLag},
+		{"--keep-broker", c.KeepBroker}, {"--ready-lag", c.ReadyLag}, {"--max-wait", c.MaxWait},
 	})
 }
 
@@ -91,7 +93,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	policy := relay.TopicPolicy{Backoff: backoff(c.RetryBase, c.RetryCap), MaxAttempts: c.MaxAttempts}
 	r := relay.New(store, to, relay.Config{
 		Name: c.Name, Workers: c.Workers, Batch: c.Batch, Lease: c.Lease, Poll: c.Poll, Log: log,
-		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(), Origin: c.PlatformID,
+		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(), MaxWait: c.MaxWait, Origin: c.PlatformID,
 	})
 	store.OnEvents(r.Wake)
 	keeper := retain.New([]retain.Job{{Name: "sent events", Keep: c.KeepSent, Purge: store.PurgeSent}}, retain.Config{Log: log})
@@ -122,9 +124,17 @@ func (c relayCommand) handler(store *opened, r *relay.Relay) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /readyz", flowing(c.ReadyLag, flow{c.Name, store.Backlog, r.Stats}))
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, q *http.Request) {
 		s := r.Stats()
+		ctx, cancel := context.WithTimeout(q.Context(), 5*time.Second)
+		defer cancel()
+		b, err := store.Backlog(ctx, time.Now())
+		if err != nil {
+			trade.WriteProblem(w, trade.NewProblem(http.StatusServiceUnavailable, "", "the database does not answer", "see the relay's log"))
+			return
+		}
 		writeJSON(w, http.StatusOK, map[string]any{
+			"unavailable": s.Unavailable, "waiting_events": b.Waiting.Count, "dead_waiting": b.Dead.Count,
 			"events_sent": s.Sent, "send_failures": s.Failed, "dead_events": s.Dead, "lanes": s.Lanes, "broker_outage": s.InOutage, "process": os.Getpid(),
 		})
 	})
