@@ -135,6 +135,7 @@ func (s *source) assigned(m *member, offsets map[string]map[int32]kgo.Offset) {
 	for topic, partitions := range offsets {
 		for number, offset := range partitions {
 			p := newPartition(topic, number)
+			p.name = fmt.Sprint(s.broker.ours(topic), "/", number)
 			if at := offset.EpochOffset().Offset; at >= 0 {
 				p.next, p.committed = at, at
 			}

@@ -12,6 +12,7 @@ import (
 // assignment of the same partition is another value.
 type partition struct {
 	topic   string // in Kafka
+	name    string // for the inbox
 	number  int32
 	leaving bool // nothing more is handed out
 	gone    bool // another instance has it, or may have

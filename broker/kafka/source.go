@@ -366,7 +366,7 @@ func (s *source) hand(got []inbox.Delivery, p *partition, r *kgo.Record, attempt
 	f := &flight{record: r, attempt: attempt, due: now.Add(s.broker.cfg.AckWait)}
 	p.out[r.Offset] = f
 	d := inbox.Delivery{
-		Event: event, Malformed: malformed, Partition: fmt.Sprint(s.broker.ours(p.topic), "/", p.number),
+		Event: event, Malformed: malformed, Partition: p.name,
 		Ack:    func(context.Context) error { return s.ack(p, f) },
 		Return: func(_ context.Context, delay time.Duration) error { return s.giveBack(p, f, delay) },
 	}

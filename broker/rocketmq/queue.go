@@ -13,6 +13,7 @@ import (
 // the member's lock.
 type queue struct {
 	partition
+	name   string // of it, for the inbox
 	member *member
 	ctx    context.Context // ends with the queue
 	stop   context.CancelFunc

@@ -115,7 +115,7 @@ func (m *member) delivery(q *queue, f *flight) inbox.Delivery {
 	if f.times > 1 {
 		d.Attempt = f.times
 	}
-	d.Partition = fmt.Sprint(q.Topic, "/", q.Broker, "/", q.Queue)
+	d.Partition = q.name
 	d.Event, d.Malformed = decode(f.message)
 	return d
 }

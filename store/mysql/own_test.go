@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -243,6 +244,13 @@ func TestADatabaseOfANewerVersionIsRefused(t *testing.T) {
 		if _, err := mysql.Open(t.Context(), dsn, mysql.Options{ReadOnly: true}); !errors.Is(err, mysql.ErrNewer) {
 			t.Errorf("a newer engine, for reading: %v", err)
 		}
+	})
+}
+
+func TestAProgramWithAnOlderEngineMayRunOnTheNewestTables(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		dsn := fresh(t, server)
+		storetest.OlderEngine(t, func() storetest.Migrator { return open(t, dsn, mysql.Options{}) }, os.DirFS("migrations"))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,11 @@ func TestMigrationsRunOnceAndANewerDatabaseIsLeftAlone(t *testing.T) {
 	if err := s.Migrate(t.Context(), "Order;", migrations(1)); err == nil {
 		t.Error("a set that is no name was accepted")
 	}
+}
+
+func TestAProgramWithAnOlderEngineMayRunOnTheNewestTables(t *testing.T) {
+	schema := shared(t).Name("older")
+	storetest.OlderEngine(t, func() storetest.Migrator { return open(t, postgres.Options{Schema: schema}) }, os.DirFS("migrations"))
 }
 
 func TestTwoVersionsOfAProgramRunTogetherDuringARollOut(t *testing.T) {

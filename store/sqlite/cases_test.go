@@ -376,6 +376,11 @@ func TestANewerDatabaseIsRefusedUntouched(t *testing.T) {
 	same(t, "file unchanged", string(after) == string(before), true)
 }
 
+func TestAProgramWithAnOlderEngineMayRunOnTheNewestTables(t *testing.T) {
+	s := open(t, sqlite.Options{})
+	storetest.OlderEngine(t, func() storetest.Migrator { return s }, os.DirFS("migrations"))
+}
+
 func TestTwoVersionsOfAProgramRunTogetherDuringARollOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "order.db")
 	storetest.RollOut(t, func() storetest.Migrator {

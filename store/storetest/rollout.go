@@ -35,6 +35,28 @@ func versionsUpTo(n int) fs.FS {
 	return files
 }
 
+// OlderEngine is the law that a program may be started on a database which a newer Convergo has migrated, for each older version of the
+// engine's set: migrations is the folder of all of them. open opens the database with the newest.
+func OlderEngine(t *testing.T, open func() Migrator, migrations fs.FS) {
+	t.Helper()
+	s := open()
+	files, err := fs.Glob(migrations, "*.sql")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("migrations %v: %v", files, err)
+	}
+	older := fstest.MapFS{}
+	for _, name := range files[:len(files)-1] { // in order: names begin with the version
+		text, err := fs.ReadFile(migrations, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		older[name] = &fstest.MapFile{Data: text}
+		if err := s.Migrate(t.Context(), "engine", older); err != nil {
+			t.Errorf("a program that knows the engine's tables up to %s: %v", name, err)
+		}
+	}
+}
+
 // RollOut is the law of a roll-out: version N and N+1 of a program run together on one database, before, while and after the newer
 // one migrates it; N is refused once N+2 has taken away what it needs. open opens the same database each time, newer is the store's
 // error for a database that is too new.
