@@ -225,18 +225,13 @@ func (s *session) start(req request, events []Pending) {
 }
 
 // startProbe sends one event, any aggregate's first, to find out whether the broker is back. With nothing to send the
-// outage is over as far as anybody can tell. What is malformed needs no broker, and comes first: it may stand in front of
-// all that could be sent. Suspects are taken only when there is nobody else, and not as often: an event
-// that makes the broker hang must not keep those waiting that come later.
+// outage is over as far as anybody can tell. One that is malformed is buried, and the next one is taken at once. Suspects are
+// taken only when there is nobody else, and not as often: an event that makes the broker hang must not keep those waiting that
+// come later.
 func (s *session) startProbe(req request, events []Pending) {
 	candidates := slices.DeleteFunc(slices.Clone(events), func(p Pending) bool { return p.Held })
 	if len(candidates) == 0 {
 		s.recovered()
-		return
-	}
-	bad := slices.DeleteFunc(slices.Clone(candidates), func(p Pending) bool { return p.Malformed == nil })
-	if len(bad) > 0 {
-		s.launch(&batch{worker: req.workers[0], leases: leasesOf(Settlement{Sent: bad}, req.leases), events: bad, probe: true})
 		return
 	}
 	trusted := slices.DeleteFunc(slices.Clone(candidates), func(p Pending) bool { return s.suspects.has(p.Event.Aggregate) })
