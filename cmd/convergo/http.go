@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -54,7 +55,7 @@ func (p *platform) here(limits *limiter) http.Handler {
 	authenticate := trade.Authenticate(trade.AuthConfig{
 		OperatorKey: p.folder.Secrets.OperatorKey, Secret: []byte(p.folder.Secrets.SessionSecret), Public: p.public,
 	})
-	return authenticate(limits.byPrincipal(bounded(mux)))
+	return authenticate(limits.byPrincipal(readable(bounded(mux))))
 }
 
 // public tells which requests need no session: those that carry an authentication of their own, and what tells nothing.
@@ -112,6 +113,17 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // a client that is gone cannot be told
+}
+
+// readable refuses a query that cannot be read whole: what is left of it is not what was asked.
+func readable(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			trade.WriteProblem(w, trade.NewProblem(http.StatusBadRequest, "query", err.Error(), "write %3B for a ';' and %25 for a '%'"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // bounded keeps every body below trade.MaxBody, whoever reads it.
