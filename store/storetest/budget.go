@@ -17,6 +17,7 @@ import (
 func budgetLaws[TX any]() []law[TX] {
 	return []law[TX]{
 		{"a claim has a budget of bytes, and the claims after it take the rest, in order and from every lane (B07)", claimsHaveABudget[TX]},
+		{"lanes take turns where their first events alone are more than a claim's budget", lanesTakeTurns[TX]},
 		{"a claim's budget holds for the queues of blocked aggregates too", queuesHaveABudget[TX]},
 		{"an event of any legal size comes out as it went in, also beside small ones", largeEventsAreWhole[TX]},
 		{"an event that is too large is not read, and dies in its turn (B07)", tooLargeIsNotRead[TX]},
@@ -104,6 +105,30 @@ func claimsHaveABudget[TX any](r *rig[TX]) {
 	}
 	equal(r, "more", c.More, true)
 	equal(r, "claims", r.drained(leases, len(list), 0, map[convergo.Aggregate]int64{}), 2)
+}
+
+func lanesTakeTurns[TX any](r *rig[TX]) {
+	var list []convergo.Event
+	for lane := range convergo.Lane(convergo.Lanes) {
+		list = append(list, bulky(orderIn(lane, 0), 1, convergo.MaxPayloadBytes), event(orderIn(lane, 0), 2))
+	}
+	r.insertEach(list...)
+	leases := r.lease("a")
+	missed := map[convergo.Lane]bool{}
+	for range 3 { // nothing is settled, and still another lane has to wait each time
+		c := r.claimWithin(leases, 10, 0)
+		var has [convergo.Lanes]bool
+		for _, p := range c.Events {
+			has[p.Lane] = true
+		}
+		for lane, ok := range has {
+			if !ok {
+				missed[convergo.Lane(lane)] = true
+			}
+		}
+	}
+	equal(r, "lanes that had to wait", len(missed), 3)
+	r.drained(leases, len(list), 0, map[convergo.Aggregate]int64{})
 }
 
 func queuesHaveABudget[TX any](r *rig[TX]) {
