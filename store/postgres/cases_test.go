@@ -526,26 +526,6 @@ func TestCaseB21ADuplicateIsNoErrorAndACommitThatWasARollbackIsOne(t *testing.T)
 	}))
 }
 
-// The channel repeats the news of one payment, each time as another message.
-func TestCaseB32TheSameBusinessKeyUnderNewMessageIDsIsOneEvent(t *testing.T) {
-	s := open(t, postgres.Options{Notify: -1})
-	for i := range 3 {
-		e := event("O-102", 1)
-		e.MessageID = fmt.Sprint("notify-", i)
-		must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
-			fresh, err := s.Insert(ctx, tx, []convergo.Event{e})
-			same(t, "fresh", fresh[0], i == 0)
-			return err
-		}))
-		must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
-			m, err := s.Mark(ctx, tx, "shipping", e, true, time.Now())
-			same(t, "fresh mark", m == inbox.Fresh, i == 0)
-			return err
-		}))
-	}
-	same(t, "OrderPaid in all", len(claim(t, s, lease(t, s, "a"), 10)), 1)
-}
-
 // Whatever the database's own collation: what identifies something is bytes, or text that is compared as bytes.
 func TestCaseB47EveryKeyIsComparedAsBytes(t *testing.T) {
 	server := shared(t)

@@ -18,6 +18,7 @@ import (
 func outboxLaws[TX any]() []law[TX] {
 	return []law[TX]{
 		{"the same key twice is stopped and the transaction stays usable (B21)", duplicateKey[TX]},
+		{"the same key under new message ids is one event and one effect (B32)", newsRepeated[TX]},
 		{"of many who insert one key at once, one is fresh", oneIsFresh[TX]},
 		{"id order is kept and a late commit is found (B01)", lateCommit[TX]},
 		{"a number that a rollback took does not stall what comes after (B01)", holeDoesNotStall[TX]},
