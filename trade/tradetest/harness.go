@@ -166,11 +166,11 @@ func (b *Bench) Deliver(e convergo.Event) (ran bool, err error) {
 	return ran && err == nil, err
 }
 
-// Again runs deliver until its error does not ask for another try, 20 times at most, as an inbox does after its pauses. A handler
-// asks for it when another transaction was there first.
+// Again runs deliver until no other try can help, 20 times at most, as an inbox does after its pauses. A handler asks for it when another
+// transaction was there first, a database when it had to begin again too often.
 func Again(deliver func() error) (err error) {
 	for range 20 {
-		if err = deliver(); err == nil || convergo.VerdictOf(err) != convergo.Again {
+		if err = deliver(); err == nil || convergo.VerdictOf(err) == convergo.Park {
 			return err
 		}
 	}
