@@ -312,7 +312,8 @@ func (m *member) gain(ctx context.Context, p partition, trusted time.Time, losse
 		return err
 	}
 	q := &queue{
-		partition: p, name: fmt.Sprint(p.Topic, "/", p.Broker, "/", p.Queue), member: m, room: make(chan struct{}, 1), trusted: trusted, next: offset, committed: offset,
+		partition: p, name: fmt.Sprint(p.Topic, "/", p.Broker, "/", p.Queue), member: m, room: make(chan struct{}, 1),
+		trusted: trusted, next: offset, committed: offset,
 		interrupt: func() {},
 	}
 	q.ctx, q.stop = context.WithCancel(context.Background())
