@@ -82,7 +82,8 @@ type Parking[TX any] interface {
 	Due(ctx context.Context, consumer string, limit int, now time.Time) ([]convergo.Aggregate, time.Time, error)
 	// Queue takes the aggregate's queue until tx ends, as Blocked does, and then reads up to most of its messages, head
 	// first, as the last transaction that had it left them: fewer when their payloads are more than MaxQueueBytes together; only
-	// the head when that has failed before; none when the queue is gone, held for a person or not due at now. While another transaction has it, Queue waits, or answers none.
+	// the head when that has failed before; none when the queue is gone, held for a person or not due at now. While another
+	// transaction has it, Queue waits, or answers none.
 	Queue(ctx context.Context, tx TX, consumer string, aggregate convergo.Aggregate, most int, now time.Time) ([]Queued, error)
 	// Dequeue removes a message that was applied; the queue's next message is due at once, an empty queue is gone.
 	Dequeue(ctx context.Context, tx TX, consumer string, event convergo.Event, now time.Time) error
