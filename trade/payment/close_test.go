@@ -208,7 +208,10 @@ func TestReport09AClosedOrderNeverBecomesPaid(t *testing.T) {
 func TestCaseB33CloseAgainstPayTheSameMoment(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db tradetest.Database) {
 		r := newRig(t, db)
-		const rounds = 1000
+		rounds := 1000
+		if db.Locks {
+			rounds = 250 // on each of three
+		}
 		bodies := make([][]byte, rounds)
 		for i := range rounds {
 			no := fmt.Sprintf("O-%d", i)
@@ -247,7 +250,7 @@ func TestCaseB33CloseAgainstPayTheSameMoment(t *testing.T) {
 		all.Wait()
 		paid := r.Int("SELECT COUNT(*) FROM payment_order o JOIN payment_receipt r ON r.order_no = o.order_no WHERE o.state = 'PAID' AND r.class = 'APPLY'")
 		late := r.Int("SELECT COUNT(*) FROM payment_order o JOIN payment_receipt r ON r.order_no = o.order_no WHERE o.state = 'CLOSED' AND r.class = 'LATE'")
-		if paid+late != rounds || paid == 0 || late == 0 {
+		if paid+late != int64(rounds) || paid == 0 || late == 0 {
 			t.Errorf("%d paid, %d closed and late, of %d", paid, late, rounds)
 		}
 		r.wantEvents(map[string]int{trade.PaymentSucceeded: int(paid), trade.PaymentClosed: int(late), trade.ReceiptRecorded: rounds})
