@@ -2,6 +2,10 @@ package convergo
 
 import "errors"
 
+// ErrContended is wrapped by the Unreachable error of a store's Update that the database has had begin again too often: others wanted the
+// same rows each time. Unlike other outages it says that the database answers.
+var ErrContended = errors.New("contended")
+
 // Verdict answers the one question about an error: again, or a person? An error without a verdict means again.
 type Verdict uint8
 

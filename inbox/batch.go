@@ -57,14 +57,14 @@ func (c *Consumer[TX]) take(ctx context.Context, deliveries []Delivery) (rest []
 }
 
 // apply handles the deliveries in one transaction, and if that fails for a reason that is not an outage one by one, so
-// that a message that spoils every transaction it is in is found and does not hold up the others for ever. It returns
-// what is not done when the store cannot be reached.
+// that a message that spoils every transaction it is in is found and does not hold up the others for ever. So it is when others
+// want the same rows: small transactions meet fewer of them. It returns what is not done when the store cannot be reached.
 func (c *Consumer[TX]) apply(ctx context.Context, deliveries []Delivery) (rest []Delivery, err error) {
 	err = c.commit(ctx, deliveries)
 	if err == nil {
 		return nil, nil
 	}
-	if convergo.VerdictOf(err) == convergo.Outage {
+	if outage(err) {
 		return deliveries, err
 	}
 	return c.oneByOne(ctx, deliveries)
@@ -83,8 +83,10 @@ func (c *Consumer[TX]) oneByOne(ctx context.Context, deliveries []Delivery) (stu
 			continue
 		}
 		failed := c.commit(ctx, deliveries[i:i+1])
-		if failed != nil && convergo.VerdictOf(failed) != convergo.Outage {
+		if failed != nil && c.contended.blames(d.Event.Key, failed) {
 			failed = c.blame(ctx, d, failed) // is it this message or the store? If the failure can be recorded, the store works
+		} else if failed == nil {
+			c.contended.through(d.Event.Key)
 		}
 		if failed == nil {
 			inARow = 0
@@ -93,7 +95,7 @@ func (c *Consumer[TX]) oneByOne(ctx context.Context, deliveries []Delivery) (stu
 		err = failed
 		stuck = append(stuck, d)
 		waits[d.Event.Aggregate] = true
-		if inARow++; inARow == 2 || convergo.VerdictOf(failed) == convergo.Outage {
+		if inARow++; inARow == 2 || outage(failed) {
 			return append(stuck, deliveries[i+1:]...), err
 		}
 	}

@@ -149,7 +149,7 @@ func (c *Consumer[TX]) beginQueue(ctx context.Context, due []convergo.Aggregate)
 			c.begun.queues = true
 			return nil
 		}
-		if err != nil && convergo.VerdictOf(err) == convergo.Outage {
+		if err != nil && outage(err) {
 			return err
 		}
 		if err != nil {

@@ -88,20 +88,21 @@ type Stats struct {
 
 // Consumer applies a source's events. Make it with New.
 type Consumer[TX any] struct {
-	store    Store[TX]
-	parking  Parking[TX]
-	source   Source
-	cfg      Config
-	handlers map[string]Handler[TX]
-	wake     chan struct{}
-	running  atomic.Bool
-	foreign  atomic.Pointer[Foreign]
-	careful  int                   // by the loop of new messages alone: see commit
-	survived map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
-	notes    Notes[TX]             // nil: the store has none
-	begun    begun
-	others   others
-	stats    struct {
+	store     Store[TX]
+	parking   Parking[TX]
+	source    Source
+	cfg       Config
+	handlers  map[string]Handler[TX]
+	wake      chan struct{}
+	running   atomic.Bool
+	foreign   atomic.Pointer[Foreign]
+	careful   int                   // by the loop of new messages alone: see commit
+	survived  map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
+	notes     Notes[TX]             // nil: the store has none
+	begun     begun
+	others    others
+	contended contention
+	stats     struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64
 	}
 }

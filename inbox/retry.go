@@ -57,7 +57,7 @@ func (c *Consumer[TX]) drainAll(ctx context.Context, due []convergo.Aggregate) (
 			continue
 		}
 		err = failed
-		if inARow++; convergo.VerdictOf(failed) == convergo.Outage {
+		if inARow++; outage(failed) {
 			break
 		}
 	}
@@ -68,7 +68,7 @@ func (c *Consumer[TX]) drainAll(ctx context.Context, due []convergo.Aggregate) (
 // than an outage, the head is tried alone, and if that fails too the failure is the head's.
 func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked bool, err error) {
 	r, err := c.drainSome(ctx, a, c.cfg.PerQueue)
-	if err != nil && r.read > 1 && convergo.VerdictOf(err) != convergo.Outage {
+	if err != nil && r.read > 1 && !outage(err) {
 		r, err = c.drainSome(ctx, a, 1)
 	}
 	switch {
@@ -78,8 +78,9 @@ func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked 
 		c.others.keepOff(a, c.cfg.Now())
 		return false, nil
 	case err == nil:
+		c.contended.through(r.head.Event.Key)
 		return r.read > 0, nil
-	case r.read == 0 || convergo.VerdictOf(err) == convergo.Outage:
+	case r.read == 0 || !c.contended.blames(r.head.Event.Key, err):
 		return false, err
 	}
 	return true, c.blameHead(ctx, r.head, err)

@@ -52,7 +52,7 @@ type Store[TX any] interface {
 	//
 	// A database that locks rows may abort the transaction to end a deadlock, or ask for it to be repeated. Update then rolls
 	// back and runs fn again from its start, a few times at most and with a pause between: fn resets what it collects outside
-	// of tx. When the tries are used up the error is convergo.Unreachable: no message is to blame. Functions that an aborted run
+	// of tx. When the tries are used up the error is convergo.Unreachable and wraps convergo.ErrContended: no message is to blame. Functions that an aborted run
 	// gave to convergo.AfterCommit never run. Whatever fn made of the error, that does not matter: once the database has
 	// aborted the transaction, or a savepoint in it, for such a reason, every further call with tx fails and fn is run again,
 	// also when it returns nil or an error of its own. Otherwise a handler that met a deadlock would spend an attempt.

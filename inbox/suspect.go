@@ -88,9 +88,10 @@ func (c *Consumer[TX]) try(ctx context.Context, m Queued) error {
 	switch {
 	case err == nil:
 		delete(c.survived, m.Event.Key)
+		c.contended.through(m.Event.Key)
 		c.publish(&t)
 		return nil
-	case convergo.VerdictOf(err) == convergo.Outage:
+	case !c.contended.blames(m.Event.Key, err):
 		c.survived[m.Event.Key] = true // this attempt proves nothing: the next one does not count
 		return err
 	}

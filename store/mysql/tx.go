@@ -146,7 +146,7 @@ func (s *Store) update(ctx context.Context, fn func(ctx context.Context, tx *Tx)
 			return err
 		}
 		// That says nothing about what fn does: the caller comes again later.
-		later := convergo.Unreachable(fmt.Errorf("the database asked to begin again %d times: %w", try, err))
+		later := convergo.Unreachable(fmt.Errorf("the database asked to begin again %d times: %w: %w", try, convergo.ErrContended, err))
 		if try == tries {
 			return later
 		}

@@ -166,7 +166,8 @@ func (s *Store) retry(ctx context.Context, attempt func() (retry bool, err error
 			return err
 		}
 		// That says nothing about what the caller does: he comes again later.
-		later := convergo.Unreachable(fmt.Errorf("postgres store %s: the database asked to begin again %d times: %w", s.opts.Name, try, err))
+		err = fmt.Errorf("postgres store %s: the database asked to begin again %d times: %w: %w", s.opts.Name, try, convergo.ErrContended, err)
+		later := convergo.Unreachable(err)
 		if try >= s.opts.Tries {
 			return later
 		}
