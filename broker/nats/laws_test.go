@@ -50,7 +50,7 @@ func backend(t *testing.T, server *testserver.NATS, ackWait time.Duration) broke
 		Guarantees: brokertest.Guarantees{
 			Durable: true, OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
 			Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: 4 * time.Second,
-			Prompt: 4 * time.Second, // of a cluster that has just chosen its leaders
+			Prompt: 6 * time.Second, // of a cluster that has just chosen its leaders
 		},
 		Another: func(t *testing.T) (brokertest.Broker, func()) {
 			other := open(t, cfg)

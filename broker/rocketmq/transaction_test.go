@@ -304,7 +304,14 @@ func TestAnEventWhoseMessageWasLostIsInTheOutboxAndFallsDue(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMicro(1_796_000_000_000_000).UTC()
 	r := newRig(t, nil, TransactionalConfig{
-		Now: func() time.Time { return now }, RefillAfter: time.Hour, Probe: at("transaction.committed", runtime.Goexit),
+		Now: func() time.Time { return now }, RefillAfter: time.Hour, Probe: func(point string) {
+			switch point {
+			case "transaction.committed":
+				runtime.Goexit()
+			case "transaction.asked": // a broker that has lost the message does not ask; this one's questions are not answered
+				panic("the message was lost")
+			}
+		},
 	})
 	dying(func() { _ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1")) })
 	if n := r.count("SELECT COUNT(*) FROM outbox_delayed WHERE deliver_at = ?", convergo.Micros(now.Add(time.Hour))); n != 1 {
