@@ -169,8 +169,8 @@ func eventID(text string) (int64, error) {
 	return id, nil
 }
 
-// each calls do for those that fit, oldest first, until it returns false. What dies meanwhile is not among them: one that is sent
-// again and dies again would come for ever.
+// each calls do for those that fit, oldest first, until it returns false. What died after before is not among them: one that is sent
+// again and dies again would come for ever. Without before all are.
 func (g graves) each(ctx context.Context, after string, before time.Time, fits func(deadItem) bool, do func(deadItem) (bool, error)) error {
 	for {
 		items, err := g.page(ctx, after, deadPage)
@@ -179,7 +179,7 @@ func (g graves) each(ctx context.Context, after string, before time.Time, fits f
 		}
 		for _, i := range items {
 			after = i.id
-			if i.diedAt.After(before) || !fits(i) {
+			if !before.IsZero() && i.diedAt.After(before) || !fits(i) {
 				continue
 			}
 			if goOn, err := do(i); err != nil || !goOn {
@@ -192,20 +192,23 @@ func (g graves) each(ctx context.Context, after string, before time.Time, fits f
 	}
 }
 
-// find is the one with the id.
+// find is the one with the id. A dead event stands behind the number before its own; letters have no order that an id tells.
 func (g graves) find(ctx context.Context, id string) (found deadItem, err error) {
-	after := ""
-	if !g.letters {
-		n, err := eventID(id)
-		if err != nil {
-			return found, err
+	if g.letters {
+		err = g.each(ctx, "", time.Time{}, func(i deadItem) bool { return i.id == id }, func(i deadItem) (bool, error) {
+			found = i
+			return false, nil
+		})
+	} else {
+		n, wrong := eventID(id)
+		if wrong != nil {
+			return found, wrong
 		}
-		after = strconv.FormatInt(max(n-1, 0), 10)
+		items, wrong := g.page(ctx, strconv.FormatInt(max(n-1, 0), 10), 1)
+		if id, err = strconv.FormatInt(n, 10), wrong; len(items) > 0 && items[0].id == id {
+			found = items[0]
+		}
 	}
-	err = g.each(ctx, after, time.Now().Add(time.Hour), func(i deadItem) bool { return i.id == id }, func(i deadItem) (bool, error) {
-		found = i
-		return false, nil
-	})
 	if err == nil && found.id == "" {
 		err = fmt.Errorf("%s: %w", id, ops.ErrNotFound)
 	}
@@ -235,7 +238,7 @@ func (c deadListCommand) Run(ctx context.Context, s streams) (err error) {
 	defer func() { err = errors.Join(err, g.close()) }()
 	var items []deadItem
 	more := false
-	err = g.each(ctx, c.After, time.Now().Add(time.Hour), fits, func(i deadItem) (bool, error) {
+	err = g.each(ctx, c.After, time.Time{}, fits, func(i deadItem) (bool, error) {
 		if more = len(items) == c.Limit; more {
 			return false, nil
 		}

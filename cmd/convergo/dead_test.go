@@ -44,7 +44,7 @@ func (c *carrier) arrived(keys ...string) func() bool {
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return slices.Equal(slices.Sorted(slices.Values(c.sent)), keys)
+		return slices.Equal(slices.Compact(slices.Sorted(slices.Values(c.sent))), keys)
 	}
 }
 
@@ -243,6 +243,7 @@ func TestDeadIsRefusedWhatItCannotDoWithTheReason(t *testing.T) {
 		{[]string{"which?", "--all"}, []string{"redrive", "--database", used}},
 		{[]string{"--all"}, []string{"redrive", "1", "--topic", "order", "--database", used}},
 		{[]string{"not the id of a dead event", "--letters"}, []string{"show", "018f", "--database", used}},
+		{[]string{"7: no open dead letter"}, []string{"show", "007", "--database", used}},
 		{[]string{"no open dead letter"}, []string{"show", "7", "--database", used}},
 		{[]string{"--reason"}, []string{"discard", "1", "--reason", " ", "--database", used}},
 		{[]string{"--died-since", "yesterday"}, []string{"list", "--died-since", "yesterday", "--database", used}},

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -123,6 +126,23 @@ func TestAProbeSaysNoWhenTheProcessDoes(t *testing.T) {
 	refused(t, 1, []string{"503", "the broker is silent"}, "probe", "--addr", listener.Addr().String())
 	refused(t, 1, []string{"begin with a '/'"}, "probe", "--addr", listener.Addr().String(), "readyz")
 	refused(t, 1, nil, "probe", "--addr", "not an address")
+}
+
+func TestAProbeAsksTheProcessItselfAndNotAProxyOrWhomItNames(t *testing.T) {
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = io.WriteString(w, "well")
+	}))
+	t.Cleanup(other.Close)
+	here := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusFound))
+	t.Cleanup(here.Close)
+	refused(t, 1, []string{"302"}, "probe", "--addr", here.Listener.Addr().String())
+	t.Setenv("HTTP_PROXY", other.URL)
+	proxied := runChild(t.Context(), t, "probe", "--addr", "nobody.invalid:8080") // a process of its own: Go reads the variable once
+	if asked.Load() != 0 || proxied.code != 1 || !strings.Contains(proxied.err, "--addr") {
+		t.Errorf("somebody else was asked %d times: %d %s", asked.Load(), proxied.code, proxied.err)
+	}
 }
 
 func TestSecretsAreMadeOnceForAllProcesses(t *testing.T) {

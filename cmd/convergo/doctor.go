@@ -370,7 +370,7 @@ func (e *examination) peer(ctx context.Context, name string) {
 		e.note(levelError, "peer "+name, "%v", err)
 		return
 	}
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := direct().Do(r)
 	if err != nil {
 		e.note(levelWarning, "peer "+name, "does not answer (requests for it are answered 502 until it does): %v", err)
 		return

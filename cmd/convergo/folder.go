@@ -126,19 +126,25 @@ func (f *folder) abandon() error {
 
 func (f *folder) file(name string) string { return filepath.Join(f.path, name) }
 
+// loadSecrets reads the folder's secrets, and makes them when there are none. Of several processes that make them at once, as
+// `convergo secrets` on two machines with one folder, one makes them and the others read those.
 func loadSecrets(path string) (secrets, error) {
 	name := filepath.Join(path, secretsFile)
-	var s secrets
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s = secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random()), newPlatformID()}
+		s := secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random()), newPlatformID()}
 		if text, err = json.MarshalIndent(s, "", "  "); err != nil {
 			return s, err
 		}
-		return s, writeDurably(name, text)
+		if err = createDurably(name, text); err == nil {
+			return s, nil
+		}
+		if errors.Is(err, fs.ErrExist) {
+			text, err = os.ReadFile(name)
+		}
 	}
 	if err != nil {
-		return s, fmt.Errorf("secrets: %w", err)
+		return secrets{}, fmt.Errorf("secrets: %w", err)
 	}
 	return parseSecrets(name, text)
 }
@@ -173,15 +179,41 @@ func writeDurably(name string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
+	if err := fill(f, text); err != nil {
 		return err
 	}
 	if err := os.Rename(name+".new", name); err != nil {
 		return err
 	}
 	return syncFolder(filepath.Dir(name))
+}
+
+// createDurably is writeDurably for a file that must not be there: fs.ErrExist when it is, also when another process was first. A file
+// system without links, which is none for several machines, does not see that other process.
+func createDurably(name string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.new")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // after a rename it is not there
+	if err := fill(f, text); err != nil {
+		return err
+	}
+	switch err := os.Link(f.Name(), name); {
+	case errors.Is(err, fs.ErrExist):
+		return err
+	case err != nil:
+		if err := os.Rename(f.Name(), name); err != nil {
+			return err
+		}
+	}
+	return syncFolder(filepath.Dir(name))
+}
+
+// fill writes all of the file, syncs and closes it.
+func fill(f *os.File, text []byte) error {
+	_, err := f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // syncFolder makes durable which files the folder has.

@@ -86,17 +86,21 @@ func (p *platform) origin() string {
 	return p.folder.Secrets.platform()
 }
 
-// place says where the events are, for people.
+// place says where the events are, for the operators who read the log.
 func (b backends) place() string {
+	return fmt.Sprintf("%s, prefix %q", redacted(b.brokerURL()), b.prefix())
+}
+
+// prefix is what the names on the broker begin with; "" when the address cannot be read.
+func (b backends) prefix() string {
 	a, err := parseAddress(b.brokerURL())
 	if err != nil {
-		return redacted(b.brokerURL())
+		return ""
 	}
-	prefix := a.Query().Get("prefix")
-	if prefix == "" {
-		prefix = map[string]string{"nats": "ev", "kafka": "convergo.", "amqp": "convergo.", "redis": "convergo", "rocketmq": "convergo-"}[a.Scheme]
+	if prefix := a.Query().Get("prefix"); prefix != "" {
+		return prefix
 	}
-	return fmt.Sprintf("%s, prefix %q", redacted(b.brokerURL()), prefix)
+	return map[string]string{"nats": "ev", "kafka": "convergo.", "amqp": "convergo.", "redis": "convergo", "rocketmq": "convergo-"}[a.Scheme]
 }
 
 // foreign is the first of this process's consumers that stands still because of another platform's event; nil when none does.
@@ -132,17 +136,18 @@ func (a unshared) Publish(ctx context.Context, events []convergo.Event) []error 
 	return errs
 }
 
-// truthful answers the probes with no while another platform's event stands in the way.
+// truthful answers the probes with no while another platform's event stands in the way. Anybody may ask: where the broker is stands in the
+// log only.
 func (p *platform) truthful(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f := p.foreign()
-		if probe := r.URL.Path == "/readyz" || r.URL.Path == "/flowz"; f == nil || !probe || r.Method != http.MethodGet {
+		probe := (r.URL.Path == "/readyz" || r.URL.Path == "/flowz") && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+		if f == nil || !probe {
 			next.ServeHTTP(w, r)
 			return
 		}
-		prefix := p.cfg.place()
 		trade.WriteProblem(w, trade.NewProblem(http.StatusServiceUnavailable, "", fmt.Sprintf(
-			"%s stands still: an event of platform %s has arrived on %s, and this is platform %s", f.Consumer, f.Other, prefix, f.Own,
-		), "give one of them another prefix, or, if they are one platform, the same secrets; then start the process again"))
+			"%s stands still: an event of platform %s has arrived under prefix %q, and this is platform %s", f.Consumer, f.Other, p.cfg.prefix(), f.Own,
+		), "see the log; give one of them another prefix, or, if they are one platform, the same secrets; then start the process again"))
 	})
 }

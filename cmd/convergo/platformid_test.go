@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,12 +86,18 @@ func TestTwoPlatformsUnderOnePrefixStopAndLoseNothing(t *testing.T) {
 						t.Errorf("%s says %q, not %q", path, why, words)
 					}
 				}
+				if strings.Contains(why, "127.0.0.1") || strings.Contains(why, "://") {
+					t.Errorf("%s tells everybody where the broker is: %s", path, why)
+				}
+				if a := stopped.send(http.MethodHead, path, nil); a.status != http.StatusServiceUnavailable {
+					t.Errorf("HEAD %s: %d", path, a.status)
+				}
 			}
 			if north.secrets.PlatformID == south.secrets.PlatformID || north.secrets.PlatformID == "" {
 				t.Fatalf("two platforms are called %q", north.secrets.PlatformID)
 			}
-			if n := strings.Count(stopped.err.String(), "stands still"); n < 1 || n > 2 {
-				t.Errorf("the log of the two consumers says it %d times:\n%s", n, stopped.err.String())
+			if n := strings.Count(stopped.err.String(), "stands still"); n < 1 || n > 3 {
+				t.Errorf("the log of the three consumers says it %d times:\n%s", n, stopped.err.String())
 			}
 			north.end(0)
 			south.end(0)
@@ -127,6 +134,31 @@ func TestThePlatformsIDIsThatOfTheSecretsAndOutlivesThem(t *testing.T) {
 	rotated.OperatorKey, rotated.SessionSecret, rotated.ChannelSecret = "op_new", "new", "whsec_bmV3"
 	if rotated.platform() != made.platform() {
 		t.Error("the id changed with the secrets")
+	}
+}
+
+func TestProcessesThatMakeTheSecretsAtOnceHaveTheSameOnes(t *testing.T) {
+	for range 20 {
+		dir := t.TempDir()
+		made := make([]secrets, 8)
+		var all sync.WaitGroup
+		for i := range made {
+			all.Go(func() {
+				var err error
+				if made[i], err = loadSecrets(dir); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for _, s := range made {
+			if s != made[0] || s.PlatformID == "" {
+				t.Fatalf("one has the platform %q, another one %q", s.PlatformID, made[0].PlatformID)
+			}
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+			t.Fatalf("left behind are %v, %v", files, err)
+		}
 	}
 }
 

@@ -32,9 +32,9 @@ func (c probeCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := direct().Do(request)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; --addr is where the process listens", err)
 	}
 	defer func() { _ = answer.Body.Close() }() // it was read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
@@ -46,6 +46,14 @@ func (c probeCommand) Run(ctx context.Context, s streams) error {
 	}
 	_, err = s.out.Write(text)
 	return err
+}
+
+// direct asks as one process of a platform asks another: past the proxies of the environment, and who answers is who was asked.
+func direct() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // secretsCommand is `convergo secrets`: what all processes of a platform share, before the first of them runs.
