@@ -29,10 +29,13 @@ type others struct {
 const (
 	// rosterAge is how old the list of registered types may be before it is read again, when somebody asks.
 	rosterAge = time.Second
-	// keepOffFor is how long a queue that is for another instance is left alone.
+	// keepOffFor is how long a queue that is for another instance is left alone at least.
 	keepOffFor = 10 * time.Second
+	// perQueue is added for each queue that is left alone already: when there are very many, those that were looked at first must not
+	// come again before the last were looked at, or what is due behind them all would never be.
+	perQueue = 20 * time.Millisecond
 	// mostSkipped bounds how many of such queues are read over to find others.
-	mostSkipped = 4096
+	mostSkipped = 200_000
 )
 
 // introduce registers the types that have handlers, before any event is taken. It is false when ctx has ended.
@@ -181,5 +184,5 @@ func (o *others) keepOff(a convergo.Aggregate, now time.Time) {
 	if o.queues == nil {
 		o.queues = map[convergo.Aggregate]time.Time{}
 	}
-	o.queues[a] = now.Add(keepOffFor)
+	o.queues[a] = now.Add(keepOffFor + time.Duration(len(o.queues))*perQueue)
 }

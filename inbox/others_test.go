@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,37 @@ func TestAnOldInstanceLeavesQueuesThatItCannotWorkOffAloneAndDoesNotSpin(t *test
 		for o := range 300 {
 			same(t, "taken up", s.log(fmt.Sprint("O-", o)), "[1 2]")
 		}
+	})
+}
+
+// A version that was taken back has left very many queues: what is due behind all of them is worked off all the same.
+func TestManyQueuesForAnotherInstanceHoldUpNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const many = 5000
+		s := newStore()
+		older, newer := versions(s)
+		_, stop := running(t, s, newSource(), inbox.Config{}, newer)
+		settle()
+		same(t, "stop", stop(), nil)
+		var sick atomic.Bool
+		sick.Store(true)
+		older["Moved"] = func(ctx context.Context, tx *memory.Tx, e convergo.Event) error {
+			if sick.Load() {
+				return errWeather
+			}
+			return s.effect(ctx, tx, e)
+		}
+		src := newSource()
+		running(t, s, src, inbox.Config{Backoff: convergo.Backoff{Base: time.Minute, Jitter: convergo.NoJitter}}, older)
+		for o := range many {
+			src.send(typed("Painted", fmt.Sprint("O-", o), 1))
+		}
+		src.send(event("O-own", 1))
+		pass(50 * time.Second)
+		same(t, "all are stored", src.unacked(), 0)
+		sick.Store(false)
+		pass(15 * time.Second)
+		same(t, "its own", s.log("O-own"), "[1]")
 	})
 }
 

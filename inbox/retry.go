@@ -18,7 +18,8 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 		now := c.cfg.Now()
 		c.stayRegistered(ctx, now)
 		worked := false
-		due, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound+c.others.skipped(now), now)
+		skipped := c.others.skipped(now)
+		due, next, err := c.parking.Due(ctx, c.cfg.Consumer, queuesPerRound+skipped+skipped/8, now) // of many to be skipped fewer looks
 		if due = c.others.leave(due); err == nil {
 			err = c.beginQueue(ctx, due)
 		}
@@ -76,7 +77,7 @@ func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked 
 		return true, c.try(ctx, r.head)
 	case err == nil && r.elsewhere:
 		c.others.keepOff(a, c.cfg.Now())
-		return false, nil
+		return true, nil // the next look finds others
 	case err == nil:
 		c.contended.through(r.head.Event.Key)
 		return r.read > 0, nil
