@@ -173,6 +173,12 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 		}
 		peers[service] = "http://" + addresses[service][0]
 	}
+	shared, err := readSecrets(secretsPath)
+	if err != nil {
+		return nil, err
+	}
+	// Said to all of them: a CONVERGO_PLATFORM_ID around the demo must not make two platforms of the services and their relays.
+	id := []string{"--platform-id", shared.platform()}
 	var others []string
 	for _, service := range serviceNames() {
 		others = append(others, service+"="+peers[service])
@@ -180,17 +186,13 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 	for i := range c.Instances {
 		for _, service := range serviceNames() {
 			m := &member{name: fmt.Sprintf("%s-%d", service, i+1), dir: filepath.Join(dir, fmt.Sprintf("%s-%d", service, i+1))}
-			m.Child = &drill.Child{Program: program, URL: "http://" + addresses[service][i], Output: log, Args: append([]string{
+			m.Child = &drill.Child{Program: program, URL: "http://" + addresses[service][i], Output: log, Args: slices.Concat([]string{
 				"serve", "--data", m.dir, "--secrets", secretsPath, "--services", service, "--addr", addresses[service][i], "--peers", strings.Join(others, ";"),
 				"--world", worldURL, "--lease", f.lease.String(), "--call-lease", f.lease.String(),
-			}, c.drillArgs(i)...)}
+			}, id, c.drillArgs(i))}
 			m.Env = c.backendEnv(dir)
 			f.services = append(f.services, m)
 		}
-	}
-	shared, err := readSecrets(secretsPath)
-	if err != nil {
-		return nil, err
 	}
 	var unclaimed []string
 	for _, s := range unheard() {
@@ -203,11 +205,10 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 			return nil, err
 		}
 		m := &member{name: fmt.Sprintf("relay-%d of %s", i+1, service), dir: dir}
-		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Args: []string{
+		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Args: slices.Concat([]string{
 			"relay", "--name", fmt.Sprintf("relay-%d", i+1), "--addr", address, "--lease", f.lease.String(), "--log", "warn",
 			"--retry-base", "50ms", "--retry-cap", "500ms", "--unclaimed", strings.Join(unclaimed, ","),
-			"--platform-id", shared.platform(),
-		}, Env: []string{"CONVERGO_DATABASE=" + c.databaseURL(dir, service), "CONVERGO_BROKER=" + c.brokerURL()}}
+		}, id), Env: []string{"CONVERGO_DATABASE=" + c.databaseURL(dir, service), "CONVERGO_BROKER=" + c.brokerURL()}}
 		f.relays = append(f.relays, m)
 	}
 	return f, os.MkdirAll(dir, 0o700)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,4 +147,23 @@ func TestADayOnManyProcessesConvergesOnMySQLAndRocketMQ(t *testing.T) {
 func TestADayOnManyProcessesConvergesOnSQLiteAndRedis(t *testing.T) {
 	broker := testserver.Own(t, testserver.OpenRedis)
 	converges(t, map[string]func() error{"broker": func() error { return again(broker.Kill, broker.Restart) }}, "--broker", "redis://"+broker.Addr)
+}
+
+// What stands around the demo must not make two platforms of its services and its relays.
+func TestAllProcessesOfADemoAreOnePlatform(t *testing.T) {
+	t.Setenv("CONVERGO_PLATFORM_ID", "somebody-elses")
+	dir := t.TempDir()
+	shared := must[secrets](t)(loadSecrets(dir))
+	c := demoCommand{Instances: 2, Relays: 3}
+	c.Broker = "nats://127.0.0.1:1"
+	f := must[*fleet](t)(c.newFleet(t.Context(), "convergo", dir, dir+"/"+secretsFile, "http://127.0.0.1:1", "127.0.0.1:2", io.Discard))
+	for _, m := range slices.Concat(f.services, f.relays) {
+		at := slices.Index(m.Args, "--platform-id")
+		if at < 0 || m.Args[at+1] != shared.PlatformID {
+			t.Errorf("%s is not told its platform %s: %v", m.name, shared.PlatformID, m.Args)
+		}
+	}
+	if len(f.services) != 18 || len(f.relays) != 3 {
+		t.Errorf("%d services, %d relays", len(f.services), len(f.relays))
+	}
 }
