@@ -1,6 +1,7 @@
 package convergo_test
 
 import (
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -56,6 +57,20 @@ func TestTheChangelogHasOneSectionPerVersion(t *testing.T) {
 	}
 	if titles != 1 || len(sections) == 0 {
 		t.Errorf("%d titles and %d sections, want one title and at least one section", titles, len(sections))
+	}
+}
+
+func TestEachDecisionHasANumberOfItsOwnAndSaysIt(t *testing.T) {
+	files, err := filepath.Glob("docs/adr/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for i, file := range files { // in their order
+		number := fmt.Sprintf("%04d-", i+1)
+		title := headings(string(read(t, file)))[0].text
+		if !strings.HasPrefix(filepath.Base(file), number) || !strings.HasPrefix(title, fmt.Sprintf("%d. ", i+1)) {
+			t.Errorf("%s, %q: decision %d stands there twice, or is missing", file, title, i+1)
+		}
 	}
 }
 
