@@ -96,8 +96,9 @@ func TestWebhooksObeyTheLawsOfPublishersThroughAStoringSubscriber(t *testing.T) 
 			queue.PublishRaw(convergo.Subject{Topic: wire[convergo.HeaderTopic], Type: wire[convergo.HeaderType]}, wire, body)
 		})
 		b := open(t, Config{Endpoints: []Endpoint{{Name: "shop", URL: target, Secrets: []Secret{secret}}}})
+		shop := subscriber{b, queue}
 		return brokertest.Backend{
-			Broker: subscriber{b, queue},
+			Broker: shop, Another: func(*testing.T) (brokertest.Broker, func()) { return shop, nil },
 			Guarantees: brokertest.Guarantees{
 				OrderedPerAggregate: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: time.Second,
 			},
