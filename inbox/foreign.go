@@ -36,14 +36,16 @@ func (f *Foreign) Error() string {
 // Foreign is why the consumer stands still; nil while it does not.
 func (c *Consumer[TX]) Foreign() *Foreign { return c.foreign.Load() }
 
-// stranger is the first event that another platform has sent; nil when there is none.
+// stranger is the first event that another platform has sent; nil when there is none. A malformed message whose origin cannot be a
+// platform's name is no platform's: it becomes a dead letter, and cannot stop a consumer.
 func (c *Consumer[TX]) stranger(deliveries []Delivery) *Foreign {
 	if c.cfg.Origin == "" {
 		return nil
 	}
 	for _, d := range deliveries {
 		from := d.Event.Origin
-		if from == "" || from == c.cfg.Origin || slices.Contains(c.cfg.TakeFrom, from) || c.passesOver(d.Event) {
+		if from == "" || from == c.cfg.Origin || slices.Contains(c.cfg.TakeFrom, from) || c.passesOver(d.Event) ||
+			d.Malformed != nil && convergo.ValidateOrigin(from) != nil {
 			continue
 		}
 		return &Foreign{

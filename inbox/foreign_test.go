@@ -46,6 +46,30 @@ func TestAnEventOfAnotherPlatformStopsTheConsumerAndNothingIsAcknowledged(t *tes
 	})
 }
 
+func TestAMessageWhoseOriginIsNoNameIsADeadLetterAndStopsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		wire := from("\x00\xff garbage", event("O-1", 1)).Wire()
+		garbled, err := convergo.FromWire(wire, []byte("x"))
+		if err == nil {
+			t.Fatal("an origin that is no name is taken")
+		}
+		src := newSource()
+		src.deliver(inbox.Delivery{Event: garbled, Malformed: err})
+		src.send(from("north", event("O-2", 1)))
+		c, _ := running(t, s, src, inbox.Config{Origin: "north"}, moved(s.effect))
+		settle()
+		same(t, "the next", s.log("O-2"), "[1]")
+		same(t, "dead", c.Stats().Dead, 1)
+		same(t, "foreign", c.Foreign() == nil, true)
+
+		other := from("south", event("O-3", 1)) // what can be read of a malformed one is another platform's all the same
+		src.deliver(inbox.Delivery{Event: other, Malformed: errWeather})
+		settle()
+		same(t, "foreign", c.Foreign() != nil, true)
+	})
+}
+
 func TestEventsOfThisPlatformAndThoseWithoutAnOriginPass(t *testing.T) {
 	for name, cfg := range map[string]inbox.Config{
 		"a consumer with a platform": {Origin: "north", TakeFrom: []string{"north-before"}, PassOver: []string{"south", "north"}},

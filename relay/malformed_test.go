@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -52,7 +53,10 @@ func TestCaseB07AnEventThatIsTooLargeToBeReadDiesInItsTurnAndIsNeverSent(t *test
 				return nil
 			}}
 			var dead []relay.Failure
+			var mu sync.Mutex // workers alert side by side
 			r := start(store, b, relay.Config{OnDead: policy, Alert: func(f relay.Failure) {
+				mu.Lock()
+				defer mu.Unlock()
 				if f.Event.Aggregate.ID == "A" && !b.copiesHave(key("A", 1)) {
 					t.Error("A's second event died before its first was sent")
 				}

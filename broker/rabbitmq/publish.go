@@ -17,8 +17,8 @@ import (
 // together, Config.Window at most; of one aggregate only one at a time, so that a failure in the middle can never let a later
 // one overtake it.
 //
-// "Unroutable" (no queue takes the event) has no verdict: it is tried again and spends an attempt, because only that event's
-// subject lacks a consumer. A refusal by a queue that is full is an outage, and so are alarms of the server and lost connections.
+// "Unroutable" (no queue takes the event) is convergo.Unavailable: the event waits for a consumer, because only its subject lacks
+// one. A refusal by a queue that is full is an outage, and so are alarms of the server and lost connections.
 func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
 	if b.cfg.LookOnly {
 		return slices.Repeat([]error{errLookOnly}, len(events))
