@@ -239,8 +239,8 @@ func (c *Consumer[TX]) bounded(ctx context.Context) (context.Context, context.Ca
 func (c *Consumer[TX]) pause(ctx context.Context, failures int, what string, err error) {
 	c.stats.outages.Add(1)
 	wait := c.cfg.Outage.Delay(failures)
-	if failures == 1 { // said once per outage
-		c.cfg.Log.Warn("consumer pauses", "consumer", c.cfg.Consumer, "cause", what, "error", err)
+	if failures&(failures-1) == 0 { // at the first, the second, the fourth: one that does not end is said again, ever more rarely
+		c.cfg.Log.Warn("consumer pauses", "consumer", c.cfg.Consumer, "cause", what, "failures", failures, "error", err)
 	}
 	c.sleep(ctx, wait, nil)
 }

@@ -3,6 +3,8 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
 	"github.com/convergo/convergo/store/memory"
+	"github.com/convergo/convergo/testlog"
 )
 
 // typed is event n of an order, of another type.
@@ -190,9 +193,12 @@ func TestNothingIsTakenBeforeTheTypesAreRegistered(t *testing.T) {
 		s := newStore()
 		s.set(func(s *store) { s.down = convergo.Unreachable(errWeather) })
 		src := newSource(event("O-1", 1))
-		c, _ := running(t, s, src, inbox.Config{}, moved(s.effect))
+		var log testlog.Lines
+		c, _ := running(t, s, src, inbox.Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, moved(s.effect))
 		pass(time.Minute)
 		same(t, "fetched", c.Stats().Fetched, 0)
+		said := strings.Count(log.String(), "cannot be registered")
+		same(t, "said again and again, and not each time", said > 3 && said < 8, true)
 		s.set(func(s *store) { s.down = nil })
 		pass(time.Minute)
 		same(t, "applied", s.log("O-1"), "[1]")
