@@ -77,7 +77,7 @@ func TestAnEndpointThatIsDownIsItsOwnOutage(t *testing.T) {
 func TestAnEndpointThatHangsIsToldFromACallThatIsOver(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	b := two(t, func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}, Config{Timeout: 300 * time.Millisecond})
+	b := two(t, func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}, Config{Timeout: 2 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	errs := b.Publish(ctx, []convergo.Event{paid("A", 1), inStock("B", 1)})
@@ -85,7 +85,7 @@ func TestAnEndpointThatHangsIsToldFromACallThatIsOver(t *testing.T) {
 		t.Errorf("errors %v", errs)
 	}
 	b = two(t, func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}, Config{})
-	short, end := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, end := context.WithTimeout(t.Context(), 2*time.Second)
 	defer end()
 	errs = b.Publish(short, []convergo.Event{paid("A", 1), inStock("B", 1)})
 	if convergo.VerdictOf(errs[0]) != convergo.Outage || errs[1] != nil {
