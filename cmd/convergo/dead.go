@@ -381,20 +381,43 @@ func (c deadAct) act(ctx context.Context, s streams, done string, do func(g *gra
 	if c.All {
 		err = g.each(ctx, "", now, fits, func(i deadItem) (bool, error) { return true, t.one(ctx, i.id, string(i.event.Key)) })
 	} else {
-		for _, id := range c.IDs {
-			i, wrong := g.find(ctx, id)
-			if wrong != nil && !errors.Is(wrong, ops.ErrNotFound) {
-				err = wrong
-				break
+		err = g.named(ctx, c.IDs, t)
+	}
+	return errors.Join(err, t.report())
+}
+
+// named does it to those of the ids: events as they are named, letters oldest first, because all are read to find one.
+func (g graves) named(ctx context.Context, ids []string, t *toll) error {
+	if g.letters {
+		left := map[string]bool{}
+		for _, id := range ids {
+			left[id] = true
+		}
+		err := g.each(ctx, "", time.Time{}, func(i deadItem) bool { return left[i.id] }, func(i deadItem) (bool, error) {
+			delete(left, i.id)
+			return len(left) > 0, t.one(ctx, i.id, string(i.event.Key))
+		})
+		for id := range left {
+			if err == nil {
+				t.refuse(id, ops.ErrNotFound)
 			}
-			if wrong != nil {
-				t.refuse(id, wrong)
-			} else if err = t.one(ctx, id, string(i.event.Key)); err != nil {
-				break
+		}
+		return err
+	}
+	for _, id := range ids {
+		i, err := g.find(ctx, id)
+		switch {
+		case errors.Is(err, ops.ErrNotFound):
+			t.refuse(id, ops.ErrNotFound)
+		case err != nil:
+			return err
+		default:
+			if err := t.one(ctx, i.id, string(i.event.Key)); err != nil {
+				return err
 			}
 		}
 	}
-	return errors.Join(err, t.report())
+	return nil
 }
 
 // toll counts what was done.

@@ -212,6 +212,10 @@ func TestDeadLettersOfAServiceAreRepairedFromItsDatabase(t *testing.T) {
 	if text := dead(t, 0, with("show", all["order/O-1"])...); !strings.Contains(text, "ff0001") || !strings.Contains(text, "no such address") {
 		t.Errorf("show: %s", text)
 	}
+	text := dead(t, 1, with("redrive", "018f", all["order/O-2"], all["order/O-1"], "--dry-run")...)
+	if !strings.Contains(text, "2 would be redriven") || !strings.Contains(text, "018f: no open dead letter") || strings.Contains(text, all["order/O-1"]+": ") {
+		t.Errorf("two of three that are named: %s", text)
+	}
 	dead(t, 0, with("redrive", all["order/O-1"])...)
 	dead(t, 0, with("discard", all["order/O-2"], "--reason", "a joke")...)
 	if left, _ := listed(t, at...); len(left) != 1 {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/convergo/convergo/ops"
 	"github.com/convergo/convergo/trade"
 )
 
@@ -449,5 +452,36 @@ func TestConcurrentPostsWithOneKeyRunOnce(t *testing.T) {
 	}
 	if len(numbers) != 1 {
 		t.Errorf("orders and how often they were answered: %v", numbers)
+	}
+}
+
+// uncountable is a database that answers, with a backlog that takes for ever to count.
+type uncountable struct{ database }
+
+func (uncountable) Backlog(ctx context.Context, _ time.Time) (ops.Backlog, error) {
+	<-ctx.Done()
+	return ops.Backlog{}, ctx.Err()
+}
+
+func TestReadinessDoesNotDependOnTheSizeOfABacklog(t *testing.T) {
+	for name, open := range databasePatients() {
+		t.Run(name, func(t *testing.T) {
+			store := must[*opened](t)(openStore(t.Context(), "order", open(t).address, nil, discarded()))
+			p := &platform{units: []*unit{{service: serviceNamed("order"), store: &opened{database: uncountable{store}}}}}
+			ask := func() (int, string) {
+				w := httptest.NewRecorder()
+				p.ready(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+				return w.Code, w.Body.String()
+			}
+			if code, text := ask(); code != http.StatusOK {
+				t.Errorf("a database that answers: %d %s", code, text)
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if code, text := ask(); code != http.StatusServiceUnavailable || !strings.Contains(text, "order") {
+				t.Errorf("one that does not: %d %s", code, text)
+			}
+		})
 	}
 }
