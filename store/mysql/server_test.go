@@ -142,7 +142,7 @@ func TestAServerThatStandsStillHangsNobody(t *testing.T) {
 			_, err := raw(t, dsn).ExecContext(t.Context(), "CREATE TABLE law_number (name VARCHAR(50) PRIMARY KEY, n BIGINT NOT NULL)")
 			must(t, err)
 			var next atomic.Pointer[func()]
-			opts := mysql.Options{Name: "hung", CommitTimeout: 500 * time.Millisecond, Probe: func(at string) {
+			opts := mysql.Options{Name: "hung", CommitTimeout: 1500 * time.Millisecond, Probe: func(at string) {
 				if at == "hung.commit.before" {
 					if f := next.Swap(nil); f != nil {
 						(*f)()

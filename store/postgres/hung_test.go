@@ -14,7 +14,7 @@ import (
 func TestAServerThatStandsStillHangsNobody(t *testing.T) {
 	server := testserver.Own(t, testserver.OpenDefaultPostgres)
 	var next atomic.Pointer[func()]
-	opts := postgres.Options{Name: "hung", Schema: "hung", CommitTimeout: 500 * time.Millisecond, Probe: func(at string) {
+	opts := postgres.Options{Name: "hung", Schema: "hung", CommitTimeout: 1500 * time.Millisecond, Probe: func(at string) {
 		if at == "hung.commit.before" {
 			if f := next.Swap(nil); f != nil {
 				(*f)()
