@@ -127,12 +127,13 @@ func (p *Portion) fit() {
 }
 
 // largest is the stream that is shortened next: the one with the most bytes of those that have a second event. When none has,
-// the one whose turn is farthest off.
+// the one whose turn is farthest off. Queues and lanes come first in turn: queues are older, but where many large events wait for a
+// receiver that is away some of them are always due. (Two claims each, for two workers may claim in turn.)
 func (p *Portion) largest() *stream {
 	var most, last *stream
 	for i := range 2 * convergo.Lanes {
-		queue, lane := 1-i/convergo.Lanes, (int(p.turn)+i)%convergo.Lanes
-		s := &p.streams[queue*convergo.Lanes+lane] // the queues first: they are older
+		kind, lane := (1+i/convergo.Lanes+int(p.turn)/2)%2, (int(p.turn)+i)%convergo.Lanes
+		s := &p.streams[kind*convergo.Lanes+lane]
 		if s.count > 0 {
 			last = s
 		}

@@ -174,6 +174,28 @@ func TestLanesTakeTurnsWhenTheirFirstEventsAloneAreTooMuch(t *testing.T) {
 	}
 }
 
+// Where queues alone fill the budget at each claim, as with many large events that wait for a receiver that is away, lanes have turns.
+func TestQueuesThatAreAlwaysFullDoNotStarveTheLanes(t *testing.T) {
+	var rows []row
+	for _, queued := range []bool{true, false} {
+		for lane := range convergo.Lanes {
+			rows = append(rows, row{p: relay.Pending{Seq: int64(len(rows) + 1), Lane: convergo.Lane(lane), Queued: queued}, size: 1000})
+		}
+	}
+	for _, claims := range [][]int{{0, 1, 2, 3}, {0, 2, 4, 6}, {1, 3, 5, 7}} { // of one worker, and of two
+		seen := map[bool]int{}
+		for _, turn := range claims {
+			events, _ := claimed(t, relay.NewPortion(1, convergo.Lane(turn)).WithBudget(64_000), rows)
+			for _, e := range events {
+				seen[e.Queued]++
+			}
+		}
+		if seen[true] != 128 || seen[false] != 128 {
+			t.Errorf("claims %v: %d events of queues and %d of lanes, want 128 of each", claims, seen[true], seen[false])
+		}
+	}
+}
+
 func TestAPortionTakesAnEventThatIsLargerThanItsBudgetAlone(t *testing.T) {
 	rows := []row{
 		{p: relay.Pending{Seq: 1, Lane: 3}, size: 300_000, large: true}, {p: relay.Pending{Seq: 2, Lane: 3}, size: 50},
