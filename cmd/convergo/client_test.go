@@ -162,9 +162,11 @@ func TestTheLimitCountsTheClientAndNotTheProxy(t *testing.T) {
 			t.Errorf("request %d of a network: %d", i, code)
 		}
 	}
-	alive := from("198.51.100.1:9")
-	alive.URL.Path = "/healthz"
-	if code := ask(alive); code != http.StatusNoContent {
-		t.Errorf("whether the process lives is not told to who was hasty: %d", code)
+	for _, path := range []string{"/healthz", "/readyz", "/flowz"} {
+		probe := from("198.51.100.1:9")
+		probe.URL.Path = path
+		if code := ask(probe); code != http.StatusNoContent {
+			t.Errorf("%s is not told to who was hasty: %d", path, code)
+		}
 	}
 }

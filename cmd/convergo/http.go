@@ -45,8 +45,8 @@ func (p *platform) here(limits *limiter) http.Handler {
 	mux.HandleFunc("GET /openapi.json", p.openAPI)
 	mux.Handle("GET /docs", docsPage(p.api.OpenAPI))
 	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /readyz", p.ready)
-	mux.HandleFunc("GET /flowz", flowing(p.cfg.ReadyLag, p.flows()...))
+	mux.HandleFunc("GET /readyz", probing(time.Now, "ready", "try again soon", p.unready))
+	mux.HandleFunc("GET /flowz", probing(time.Now, "flowing", seeLog, flowing(p.cfg.ReadyLag, p.flows()...)))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
 			http.Redirect(w, r, "/docs", http.StatusFound)
@@ -95,21 +95,18 @@ func (p *platform) flows() (flows []flow) {
 	return flows
 }
 
-// ready says whether requests can be served: every database answers, sooner than those who ask lose their patience. Nothing is counted:
-// a backlog grows while the broker is down, and counting it must not be what makes the process look down too.
-func (p *platform) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), 4*time.Second)
-	defer cancel()
+// unready says which database does not answer, or "". Nothing is counted: a backlog grows while the broker is down, and counting it must
+// not be what makes the process look down too.
+func (p *platform) unready(ctx context.Context) (why string) {
 	for _, u := range p.units {
 		err := u.store.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
 			return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_engine").Scan(new(int64))
 		})
 		if err != nil {
-			trade.WriteProblem(w, trade.NewProblem(http.StatusServiceUnavailable, "", "the database of "+u.service.Name()+" does not answer", "try again soon"))
-			return
+			return "the database of " + u.service.Name() + " does not answer"
 		}
 	}
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+	return ""
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -265,13 +262,12 @@ func (l *limiter) allow(who string) bool {
 	return v.Allow()
 }
 
-// byAddress allows a client's address ten times what a principal may: many principals may share one. Whether the process lives is not
-// counted: it costs nothing, and whoever asks may share the address of a client who is in a hurry.
+// byAddress allows a client's address ten times what a principal may: many principals may share one. What a supervisor asks is not counted.
 func (l *limiter) byAddress(c clients, next http.Handler) http.Handler {
 	wide := newLimiter(float64(l.rate)*10, l.burst*10)
 	counted := wide.by(c.account, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && r.URL.Path == "/healthz" {
+		if probed(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

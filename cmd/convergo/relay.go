@@ -123,7 +123,7 @@ func (c relayCommand) policy() relay.Policy {
 func (c relayCommand) handler(store *opened, r *relay.Relay) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /readyz", flowing(c.ReadyLag, flow{c.Name, store.Backlog, r.Stats}))
+	mux.HandleFunc("GET /readyz", probing(time.Now, "flowing", seeLog, flowing(c.ReadyLag, flow{c.Name, store.Backlog, r.Stats})))
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, q *http.Request) {
 		s := r.Stats()
 		ctx, cancel := context.WithTimeout(q.Context(), 5*time.Second)
