@@ -8,7 +8,7 @@ func (s *Store) FloorClock(now func() time.Time) { s.floor.now = now }
 // LookTooEarly has a purge's first look find every event finished, as one does whose snapshot is older than what has become of
 // the events before they were locked.
 func (s *Store) LookTooEarly() {
-	s.sql["SentAmong"] = "SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN (:ids) ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED"
+	s.sql["SentAmong"] = "SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN (:ids) ORDER BY id LIMIT ?"
 }
 
 // Fit is what becomes of a migration's text.

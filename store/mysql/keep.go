@@ -79,11 +79,18 @@ func (s *Store) eventsBefore(ctx context.Context, before, above int64, window in
 // a replay locks the event's row before it makes it pending: asked again under the lock, nothing can be missed. Asked for every way
 // of being unfinished: between the first look and the lock a replayed event may have failed already, and wait or be dead.
 func (s *Store) purgeEvents(ctx context.Context, ids []int64, most int) (n int, err error) {
+	finished, err := list(ctx, s.db, scanID, s.with("SentAmong", ":ids", numbers(ids)), most)
+	if err != nil {
+		return 0, fmt.Errorf("SentAmong: %w", err)
+	}
+	if len(finished) == 0 {
+		return 0, nil
+	}
 	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
 		n = 0
-		sent, err := list(ctx, tx, scanID, s.with("SentAmong", ":ids", numbers(ids)), most)
+		sent, err := list(ctx, tx, scanID, s.sql.Get("LockSent"), array(finished))
 		if err != nil {
-			return fmt.Errorf("SentAmong: %w", err)
+			return fmt.Errorf("LockSent: %w", err)
 		}
 		if len(sent) == 0 {
 			return nil

@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"strconv"
@@ -28,7 +29,8 @@ func TestCaseB07ARelayReadsNoneOfManyRowsThatAreTooLarge(t *testing.T) {
 		if strings.HasSuffix(t.Name(), "/mariadb") {
 			size = 15_000_000 // the server makes no larger value: max_allowed_packet
 		}
-		s := open(t, fresh(t, server), mysql.Options{})
+		dsn := fresh(t, server)
+		s := open(t, dsn, mysql.Options{})
 		for _, key := range storetest.LargeKeys(rows) {
 			a := convergo.Aggregate{Type: "order", ID: string(key)}
 			digest, keyDigest := a.Digest(), key.Digest()
@@ -46,7 +48,22 @@ func TestCaseB07ARelayReadsNoneOfManyRowsThatAreTooLarge(t *testing.T) {
 			}))
 		}
 		storetest.BuryLargeRows(t, s, s, rows, size)
+		db := raw(t, dsn)
+		before := pagesRead(t, db)
+		_, err := s.PurgeSent(t.Context(), time.Now().Add(time.Hour), 500)
+		must(t, err)
+		if read := pagesRead(t, db) - before; read > rows*size/16384/2 {
+			t.Errorf("a purge that takes none of the dead rows has read %d pages, so the rows", read)
+		}
 	})
+}
+
+// pagesRead is how many pages, of 16 KiB, the server has looked at since its start.
+func pagesRead(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	var name string
+	must(t, db.QueryRowContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_read_requests'").Scan(&name, &n))
+	return n
 }
 
 // A claim that is narrow, because one before it was late, still comes to every event, each lane's in order.

@@ -24,7 +24,7 @@ var hot = []string{
 	"UnblockConsumer", "ConsumerGoesOn", "DueQueues", "LockQueue", "ReadQueue", "InsertDeadLetter", "LockGroup", "AddCall", "NextCall",
 	"ClaimExpiredCalls", "ClaimWaitingCalls", "StartExpiredCalls", "StartWaitingCalls", "FinishCall", "FindRequest", "RecordRequest",
 	"LaneOfEvent", "FindDeadEvent", "RequeueDead", "DeleteDead", "ReleaseAggregate", "EventsBelow", "LockEvents", "DueSince",
-	"LetterAggregate", "FindLetter", "CloseLetter", "ReleaseConsumer", "EventsAbove", "PurgeEvents", "PurgeDiscarded", "OldMarks",
+	"LetterAggregate", "FindLetter", "CloseLetter", "ReleaseConsumer", "EventsAbove", "LockSent", "PurgeEvents", "PurgeDiscarded", "OldMarks",
 	"PurgeMarks", "OldRequests", "PurgeRequests", "OldCalls", "PurgeCalls", "PurgeGroup",
 }
 
