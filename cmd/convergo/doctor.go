@@ -121,7 +121,7 @@ const (
 	patience   = 10 * time.Second // for an answer
 	mostSkew   = time.Second      // between the clocks of this machine and a database
 	leastLease = 2 * time.Second
-	others     = 0o077 // the rights of those who do not own a file
+	strangers  = 0o027 // the rights of those who do not own a file; its group may read it, as orchestrators mount secrets
 )
 
 // database looks at a service's database without changing it: whether it answers, whose clock is right, whether tables can be made.
@@ -347,8 +347,8 @@ func (e *examination) secrets() {
 		e.note(levelChange, "secrets", "%s is not there yet: serve will make it", path)
 	case err != nil:
 		e.note(levelError, "secrets", "%v", err)
-	case info.Mode().Perm()&others != 0:
-		e.note(levelWarning, "secrets", "%s can be read by others (%v): chmod 600", path, info.Mode().Perm())
+	case info.Mode().Perm()&strangers != 0:
+		e.note(levelWarning, "secrets", "%s can be read or changed by others (%v): chmod 600, or 640 for a group", path, info.Mode().Perm())
 	default:
 		s, err := readSecrets(path)
 		switch {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,4 +79,22 @@ func TestTheDoctorLooksAtADatabaseBeforeAndAfterItsFirstStart(t *testing.T) {
 	found := findings(t, 0, args...)
 	says(t, found, "database of order", levelOK, "PostgreSQL")
 	says(t, found, "database of order", levelOK, "durable")
+}
+
+func TestTheDoctorSaysWhoElseCanReadTheSecrets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, secretsFile)
+	r := runProgram(t.Context(), "secrets", "--data", dir)
+	if r.code != 0 {
+		t.Fatal(r.out.String(), r.err.String())
+	}
+	for mode, level := range map[fs.FileMode]string{
+		0o600: levelOK, 0o400: levelOK, 0o440: levelOK, 0o640: levelOK, 0o660: levelWarning, 0o644: levelWarning, 0o604: levelWarning,
+	} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		says(t, findings(t, 0, "--secrets", path), "secrets", level, "secrets.json")
+	}
 }
