@@ -99,9 +99,8 @@ type graves struct {
 // deadPage is how many are read at a time: each may have the largest payload.
 const deadPage = 50
 
-// open opens the store. One whose tables are those of another version is left alone: this is no migration. When nothing is to be
-// changed it is opened for reading only.
-func (p deadPlace) open(ctx context.Context, change bool) (_ *graves, err error) {
+// open opens the store, for reading only when nothing is to be changed.
+func (p deadPlace) open(ctx context.Context, change bool) (*graves, error) {
 	address, name := p.Database, "outbox"
 	switch {
 	case p.Service != "" && !slices.Contains(serviceNames(), p.Service):
@@ -114,23 +113,8 @@ func (p deadPlace) open(ctx context.Context, change bool) (_ *graves, err error)
 	case address == "" || strings.Contains(address, "{service}"):
 		return nil, errors.New("whose? Name a service of the platform with --service, or the outbox of an application with --database URL")
 	}
-	options := storeOptions{name: name, readOnly: true, log: discarded()}
-	store, err := openStoreWith(ctx, address, options)
+	store, err := openTables(ctx, name, address, change)
 	if err != nil {
-		return nil, err
-	}
-	have, newest, err := store.Version(ctx, "engine", nil)
-	if err == nil && have < newest {
-		err = fmt.Errorf("%s has no tables of this version (%d of %d): use the convergo that runs there, or start it once", redacted(address), have, newest)
-	}
-	if err == nil && !change {
-		return &graves{store, p.Letters}, nil
-	}
-	if err = errors.Join(err, store.Close()); err != nil {
-		return nil, err
-	}
-	options.readOnly = false
-	if store, err = openStoreWith(ctx, address, options); err != nil {
 		return nil, err
 	}
 	return &graves{store, p.Letters}, nil

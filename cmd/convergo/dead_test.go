@@ -163,7 +163,7 @@ func TestDeadEventsOfAnApplicationAreSeenAndRepairedWithoutTheAPI(t *testing.T) 
 				t.Errorf("on record are %q, %q", by, reason)
 			}
 			if text := dead(t, 1, with("redrive", all["order/O-3"], "99999", all["order/O-5"])...); !strings.Contains(text, "99999: ") ||
-				!strings.Contains(text, "1 were redriven") || !strings.Contains(text, "no open dead letter") {
+				!strings.Contains(text, "1 was redriven") || !strings.Contains(text, "no open dead letter") {
 				t.Errorf("some cannot be redriven: %s", text)
 			}
 			eventually(t, 20*time.Second, "nothing is left", func() bool {

@@ -143,6 +143,9 @@ func (t *toll) report() error {
 		}
 	} else {
 		would := "were"
+		if len(t.did) == 1 {
+			would = "was"
+		}
 		if t.dry {
 			would = "would be"
 		}

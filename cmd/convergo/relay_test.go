@@ -2,9 +2,14 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -155,5 +160,33 @@ func TestReplaySendsAnApplicationsEventsAgain(t *testing.T) {
 	}
 	if claim, err = store.Claim(t.Context(), leases, 10, time.Now()); err != nil || len(claim.Events) != 2 {
 		t.Errorf("%d events are pending, %v; want both, once each", len(claim.Events), err)
+	}
+}
+
+// A replay is no first start and no migration: where there is nothing to send again, a mistyped address is told, and nothing is made.
+func TestReplayMakesNothingWhereThereIsNoOutbox(t *testing.T) {
+	dir := t.TempDir()
+	refused(t, 1, []string{"does not exist"}, "replay", "--outbox", "sqlite:"+filepath.Join(dir, "typo.db"), "--since", "1h")
+	refused(t, 1, []string{"service order", "does not exist"}, "replay", "--data", dir, "--since", "1h")
+	outboxIn(t, filepath.Join(dir, "order.db"))
+	refused(t, 1, []string{"service risk", "does not exist"}, "replay", "--data", dir, "--services", "order,risk", "--since", "1h")
+	if r := runProgram(t.Context(), "replay", "--data", dir, "--services", "order", "--since", "1h"); r.code != 0 {
+		t.Errorf("what is there is refused: %s", r.err.String())
+	}
+	other := filepath.Join(dir, "other.db")
+	atDatabase(t, "sqlite:"+other, func(db *sql.DB, _ string) {
+		must[sql.Result](t)(db.ExecContext(t.Context(), "CREATE TABLE other (id INTEGER)"))
+	})
+	refused(t, 1, []string{"no tables of this version"}, "replay", "--outbox", "sqlite:"+other, "--since", "1h")
+	for _, name := range []string{"typo.db", "risk.db"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was made: %v", name, err)
+		}
+	}
+	server := databasePatients()["postgres"](t)
+	before := server.things()
+	refused(t, 1, []string{"no tables of this version"}, "replay", "--outbox", server.address, "--since", "1h")
+	if after := server.things(); !slices.Equal(before, after) {
+		t.Errorf("it made %v of %v", after, before)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -47,7 +46,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	if c.Outbox != "" {
 		n, err := replay(ctx, "outbox", c.Outbox, from, now)
 		if err == nil {
-			_, err = fmt.Fprintf(s.out, "%d events are sent again\n", n)
+			_, err = fmt.Fprintf(s.out, "%s sent again\n", are(n, "event"))
 		}
 		return err
 	}
@@ -55,11 +54,22 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 		if !slices.Contains(serviceNames(), name) {
 			return fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", "))
 		}
+	}
+	for _, name := range c.Services { // all are there before any is changed
+		store, err := openTables(ctx, name, c.databaseURL(c.Data, name), false)
+		if err == nil {
+			err = store.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("service %s: %w", name, err)
+		}
+	}
+	for _, name := range c.Services {
 		n, err := replay(ctx, name, c.databaseURL(c.Data, name), from, now)
 		if err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
 		}
-		if _, err := fmt.Fprintf(s.out, "%s: %d events are sent again\n", name, n); err != nil {
+		if _, err := fmt.Fprintf(s.out, "%s: %s sent again\n", name, are(n, "event")); err != nil {
 			return err
 		}
 	}
@@ -67,10 +77,18 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 }
 
 func replay(ctx context.Context, name, database string, from, now time.Time) (n int, err error) {
-	store, err := openStore(ctx, name, database, nil, slog.New(slog.DiscardHandler))
+	store, err := openTables(ctx, name, database, true)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	return store.Replay(ctx, from, now)
+}
+
+// are is "1 event is", "2 events are".
+func are(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, thing)
 }

@@ -65,6 +65,28 @@ func openStore(ctx context.Context, name, text string, probe convergo.Probe, log
 	return openStoreWith(ctx, text, storeOptions{name: name, probe: probe, log: log})
 }
 
+// openTables opens a database that has its tables, for reading only when nothing is to be changed. One that is not there, or whose tables
+// are those of an older version, is left as it is: repairing is no migration, and a mistyped address is no new database.
+func openTables(ctx context.Context, name, text string, change bool) (*opened, error) {
+	o := storeOptions{name: name, readOnly: true, log: discarded()}
+	store, err := openStoreWith(ctx, text, o)
+	if err != nil {
+		return nil, err
+	}
+	have, newest, err := store.Version(ctx, "engine", nil)
+	if err == nil && have < newest {
+		err = fmt.Errorf("%s has no tables of this version (%d of %d): use the convergo that runs there, or start it once", redacted(text), have, newest)
+	}
+	if err == nil && !change {
+		return store, nil
+	}
+	if err = errors.Join(err, store.Close()); err != nil {
+		return nil, err
+	}
+	o.readOnly = false
+	return openStoreWith(ctx, text, o)
+}
+
 func openStoreWith(ctx context.Context, text string, o storeOptions) (_ *opened, err error) {
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch scheme {
