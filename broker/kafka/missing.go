@@ -48,7 +48,7 @@ func (b *Broker) couldCreate(ctx context.Context, name string) error {
 // cannotMake says why a topic is refused.
 func (b *Broker) cannotMake(name string, err error, message string) error {
 	if errors.Is(err, kerr.InvalidReplicationFactor) {
-		return fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set Config.Replication to their number: %w %s",
+		return fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set replicas (Config.Replication) to their number: %w %s",
 			b.topicName(name), b.cfg.Replication, err, message)
 	}
 	return fmt.Errorf("make topic %s: %w", b.topicName(name), verdict(err))

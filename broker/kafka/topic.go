@@ -91,7 +91,7 @@ func (b *Broker) look(ctx context.Context, name string) (made bool, err error) {
 		return false, fmt.Errorf("topic %s: %w", name, verdict(detail.Err))
 	case len(detail.Partitions) != b.cfg.Partitions:
 		n := len(detail.Partitions)
-		return true, fmt.Errorf("topic %s has %d partitions and Config.Partitions is %d, so that aggregates would change their partition and lose "+
+		return true, fmt.Errorf("topic %s has %d partitions and partitions (Config.Partitions) is %d, so that aggregates would change their partition and lose "+
 			"their order: set it to %d; or stop publishing, let every consumer finish, and begin with a new prefix or a topic made anew: %w",
 			b.topicName(name), n, b.cfg.Partitions, n, ErrPartitions)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,6 +25,7 @@ type Broker struct {
 	bucket    jetstream.KeyValue
 	publisher *Publisher
 	closed    chan struct{} // closed by Close
+	ends      atomic.Bool   // the connection is being closed by this process
 
 	mu      sync.Mutex
 	groups  map[string]*group // by consumer
@@ -43,6 +45,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{cfg: cfg, url: url, closed: make(chan struct{}), groups: map[string]*group{}}
 	options = append(options,
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if b.ends.Load() { // our own doing
+				return
+			}
 			cfg.Log.Warn("nats broker: connection lost", "url", url, "error", err)
 			b.poke()
 		}),
@@ -57,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("nats broker: connect to %s: %w", url, convergo.Unreachable(err))
 	}
 	if err := b.prepare(ctx); err != nil {
-		b.conn.Close()
+		b.hangUp()
 		return nil, fmt.Errorf("nats broker at %s: %w", url, err)
 	}
 	return b, nil
@@ -96,8 +101,14 @@ func (b *Broker) Close() error {
 	}
 	leaving.Wait()
 	close(b.closed)
-	b.conn.Close()
+	b.hangUp()
 	return errors.Join(failures...)
+}
+
+// hangUp ends the connection. The client calls that a lost one too, which would be a false alarm in the log.
+func (b *Broker) hangUp() {
+	b.ends.Store(true)
+	b.conn.Close()
 }
 
 // patience bounds one request. A server that is losing the lead may never answer, so a request that is repeated must not wait for

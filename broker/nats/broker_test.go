@@ -147,7 +147,7 @@ func TestAnotherNumberOfPartitionsIsRefusedWithTheRemedy(t *testing.T) {
 	open(t, cfg)
 	cfg.Partitions = 4
 	_, err := nats.Open(t.Context(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "has 8 partitions and Config.Partitions is 4: set that to 8") {
+	if err == nil || !strings.Contains(err.Error(), "has 8 partitions and partitions (Config.Partitions) is 4: set that to 8") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestAStreamOfSomebodyElseIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nats.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "name another one in Config.Stream") {
+	if _, err := nats.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "name another one (Config.Stream)") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -154,7 +154,7 @@ func monitored(ctx context.Context, base string) (jetStreamConfig, error) {
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(base, "/")+"/varz", nil)
 	if err != nil {
-		return jetStreamConfig{}, errors.New("Config.MonitorURL is no URL such as http://host:8222") // it may hold a password
+		return jetStreamConfig{}, errors.New("monitor (Config.MonitorURL) is no URL such as http://host:8222") // it may hold a password
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -84,13 +84,13 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	switch {
 	case c.Partitions < 1 || c.Partitions > convergo.Lanes:
-		return fmt.Errorf("Config.Partitions is %d, want 1 to %d", c.Partitions, convergo.Lanes)
+		return fmt.Errorf("partitions (Config.Partitions) is %d, want 1 to %d", c.Partitions, convergo.Lanes)
 	case c.Lease < time.Second:
-		return fmt.Errorf("Config.Lease is %s, want a second or more", c.Lease)
+		return fmt.Errorf("lease (Config.Lease) is %s, want a second or more", c.Lease)
 	case !named(c.Stream):
-		return fmt.Errorf("Config.Stream %q has a character other than A-Z a-z 0-9 _ -", c.Stream)
+		return fmt.Errorf("stream (Config.Stream) %q has a character other than A-Z a-z 0-9 _ -", c.Stream)
 	case !named(c.Prefix):
-		return fmt.Errorf("Config.Prefix %q has a character other than A-Z a-z 0-9 _ -", c.Prefix)
+		return fmt.Errorf("prefix (Config.Prefix) %q has a character other than A-Z a-z 0-9 _ -", c.Prefix)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (c Config) options() (bare string, options []nats.Option, err error) {
 	for _, text := range strings.Split(c.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(text))
 		if err != nil || u.Host == "" {
-			return "", nil, errors.New("Config.URL is no list of URLs such as nats://host:4222") // the text may hold a password
+			return "", nil, errors.New("the address (Config.URL) is no list of URLs such as nats://host:4222") // the text may hold a password
 		}
 		if u.User != nil && user == "" {
 			user = u.User.Username()
@@ -130,7 +130,7 @@ func (c Config) options() (bare string, options []nats.Option, err error) {
 	case c.NKeyFile != "":
 		key, err := nats.NkeyOptionFromSeed(c.NKeyFile)
 		if err != nil {
-			return "", nil, fmt.Errorf("Config.NKeyFile %s: %w", c.NKeyFile, err)
+			return "", nil, fmt.Errorf("nkey (Config.NKeyFile) %s: %w", c.NKeyFile, err)
 		}
 		options = append(options, key)
 	case c.Token != "":

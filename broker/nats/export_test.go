@@ -19,6 +19,16 @@ func (b *Broker) Die() {
 	}
 }
 
+// Ended is closed when the client has told everything about the connection's end.
+func (b *Broker) Ended() <-chan struct{} {
+	ended := make(chan struct{})
+	b.conn.SetClosedHandler(func(*nats.Conn) { close(ended) })
+	return ended
+}
+
+// Away tells when the client has noticed that its server is gone.
+func (b *Broker) Away() <-chan nats.Status { return b.conn.StatusChanged(nats.RECONNECTING) }
+
 // DeleteStream takes away what stores the messages.
 func (b *Broker) DeleteStream() error {
 	return b.js.DeleteStream(context.Background(), b.cfg.Stream)

@@ -21,7 +21,11 @@ func (b *Broker) Missing(ctx context.Context, _, _ []string) (missing []string, 
 		missing = append(missing, "stream "+b.cfg.Stream)
 		wrong = append(wrong, b.overlaps(ctx))
 	case err != nil:
-		wrong = append(wrong, fmt.Errorf("stream %s: %w", b.cfg.Stream, judged(err)))
+		err = judged(b.plain(err))
+		if errors.Is(err, errNoJetStream) {
+			return nil, err // true of the bucket too
+		}
+		wrong = append(wrong, fmt.Errorf("stream %s: %w", b.cfg.Stream, err))
 	default:
 		wrong = append(wrong, b.fits(stream.CachedInfo().Config))
 	}
@@ -30,7 +34,7 @@ func (b *Broker) Missing(ctx context.Context, _, _ []string) (missing []string, 
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		missing = append(missing, "bucket "+b.bucketName())
 	case err != nil:
-		wrong = append(wrong, fmt.Errorf("bucket %s: %w", b.bucketName(), judged(err)))
+		wrong = append(wrong, fmt.Errorf("bucket %s: %w", b.bucketName(), judged(b.plain(err))))
 	}
 	return missing, errors.Join(wrong...)
 }
@@ -42,14 +46,14 @@ func (b *Broker) overlaps(ctx context.Context) error {
 	var found error
 	for name := range list.Name() {
 		if found == nil {
-			found = fmt.Errorf("stream %s has the subjects %s already, so that stream %s cannot be made: set Config.Stream to it, or use another prefix",
-				name, all, b.cfg.Stream)
+			found = fmt.Errorf("stream %s has the subjects %s already, so that stream %s cannot be made: set the stream (Config.Stream) to it, "+
+				"or use another prefix (Config.Prefix)", name, all, b.cfg.Stream)
 		}
 	}
 	if err := list.Err(); err != nil {
-		return fmt.Errorf("streams with the subjects %s: %w", all, judged(err))
+		return fmt.Errorf("streams with the subjects %s: %w", all, judged(b.plain(err)))
 	}
 	return found
 }
 
-var errLookOnly = errors.New("the broker was opened with Config.LookOnly: it neither publishes nor subscribes")
+var errLookOnly = errors.New("the broker was opened only to look at (Config.LookOnly): it neither publishes nor subscribes")

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Publisher struct {
 	Closed <-chan struct{}
 	// Probe point: broker.sent (handed to the connection, not confirmed).
 	Probe convergo.Probe
+	// Server is what errors call the server: its URL without secrets. Default "the server".
+	Server string
 }
 
 var errClosed = errors.New("the broker is closed")
@@ -91,7 +94,7 @@ func (c *publication) send(ctx context.Context, i int) {
 	}
 	future, err := c.JetStream.PublishMsgAsync(message, jetstream.WithRetryAttempts(0))
 	if err != nil {
-		c.fail(i, fmt.Errorf("publish %s: %w", e.Key, verdict(err)))
+		c.fail(i, fmt.Errorf("publish %s: %w", e.Key, c.verdict(err)))
 		return
 	}
 	c.Probe.At("broker.sent")
@@ -105,7 +108,7 @@ func (c *publication) settle(ctx context.Context, f inFlight) {
 	case ack := <-f.future.Ok():
 		err = c.confirm(ctx, e, ack)
 	case refusal := <-f.future.Err():
-		err = verdict(refusal)
+		err = c.verdict(refusal)
 	case <-ctx.Done():
 		err = convergo.Unreachable(fmt.Errorf("no confirmation: %w", ctx.Err()))
 	case <-c.Closed:
@@ -172,7 +175,7 @@ func (p *Publisher) confirm(ctx context.Context, e convergo.Event, ack *jetstrea
 	msg.Header.Set(nats.MsgIdHdr, messageID(e)+"#"+e.Topic+"."+e.Type+"#"+e.MessageID)
 	again, err := p.JetStream.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 	if err != nil {
-		return verdict(err)
+		return p.verdict(err)
 	}
 	if again.Stream != p.Stream {
 		return fmt.Errorf("confirmed by stream %q, want %q", again.Stream, p.Stream)
@@ -191,10 +194,12 @@ func (p *Publisher) holds(ctx context.Context, seq uint64, e convergo.Event) boo
 }
 
 // verdict judges what the client or the server answered.
-func verdict(err error) error {
+func (p *Publisher) verdict(err error) error {
 	const tooLarge = 10054 // "message size exceeds maximum allowed"
 	var api *jetstream.APIError
 	switch {
+	case errors.Is(err, nats.ErrReconnectBufExceeded): // the client's words for it: nothing is buffered, see Config.options
+		return convergo.Unreachable(fmt.Errorf("not connected to %s", cmp.Or(p.Server, "the server")))
 	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == tooLarge:
 		return convergo.Permanent(err)
 	case errors.As(err, &api) && api.Code < 500:

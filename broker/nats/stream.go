@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/convergo/convergo"
@@ -43,7 +44,7 @@ func (b *Broker) prepare(ctx context.Context) error {
 	}
 	b.publisher = &Publisher{
 		JetStream: b.js, Stream: b.cfg.Stream, Layout: Layout{Prefix: b.cfg.Prefix, Partitions: b.cfg.Partitions}, Window: b.cfg.Window,
-		MaxMessage: largest, Closed: b.closed, Probe: b.cfg.Probe,
+		MaxMessage: largest, Closed: b.closed, Probe: b.cfg.Probe, Server: b.url,
 	}
 	return nil
 }
@@ -73,7 +74,7 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", b.cfg.Stream, judged(err))
+		return nil, fmt.Errorf("stream %s: %w", b.cfg.Stream, judged(b.plain(err)))
 	}
 	if err := b.fits(stream.CachedInfo().Config); err != nil {
 		return nil, convergo.Permanent(err)
@@ -85,15 +86,15 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, error) {
 func (b *Broker) fits(config jetstream.StreamConfig) error {
 	switch found := config.Metadata[partitionsKey]; {
 	case found == "":
-		return fmt.Errorf("stream %s exists and is none of Convergo's (its metadata has no %s): name another one in Config.Stream",
+		return fmt.Errorf("stream %s exists and is none of Convergo's (its metadata has no %s): name another one (Config.Stream)",
 			b.cfg.Stream, partitionsKey)
 	case found != strconv.Itoa(b.cfg.Partitions):
-		return fmt.Errorf("stream %s has %s partitions and Config.Partitions is %d: set that to %s; to change the number, let every consumer "+
+		return fmt.Errorf("stream %s has %s partitions and partitions (Config.Partitions) is %d: set that to %s; to change the number, let every consumer "+
 			"finish, delete the stream and its bucket, and start again", b.cfg.Stream, found, b.cfg.Partitions, found)
 	}
 	all := Layout{Prefix: b.cfg.Prefix}.All()
 	if len(config.Subjects) != 1 || config.Subjects[0] != all {
-		return fmt.Errorf("stream %s has the subjects %v, want %s: set Config.Prefix to the first part of its subject, or name another stream",
+		return fmt.Errorf("stream %s has the subjects %v, want %s: set the prefix (Config.Prefix) to the first part of its subject, or name another stream",
 			b.cfg.Stream, config.Subjects, all)
 	}
 	return nil
@@ -119,6 +120,27 @@ func (b *Broker) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	return bucket, nil
 }
 
+// errNoJetStream is what a server means that answers no request of the kind, or says so in its own words.
+var errNoJetStream = errors.New("JetStream is not enabled on this server (or for this account): start nats-server with -js and a folder " +
+	"for its data (-sd), or set jetstream in its configuration file, and enable it for the account when the server has several")
+
+// plain says what an error of the JetStream API means. A server without JetStream says so when it is connected to; when it stands alone
+// nobody else can answer, and another try changes nothing. One of a cluster may only be passing requests on, to servers that are
+// down now; and where the server has it, a request without a listener may be one that came before the account was ready.
+func (b *Broker) plain(err error) error {
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		return convergo.Permanent(fmt.Errorf("%w: %w", errNoJetStream, err))
+	}
+	if !errors.Is(err, nats.ErrNoResponders) || !b.conn.IsConnected() {
+		return err
+	}
+	err = fmt.Errorf("%w: %w", errNoJetStream, err)
+	if enabled, _ := b.conn.ConnectedServerJetStream(); enabled || b.conn.ConnectedClusterName() != "" {
+		return err
+	}
+	return convergo.Permanent(err)
+}
+
 // judged tells an outage from a refusal, which stays until somebody changes a setting. A cluster without enough servers
 // answers 400 too.
 func judged(err error) error {
@@ -127,6 +149,9 @@ func judged(err error) error {
 		noCopies = 10074 // "replicas > 1 not supported in non-clustered mode"
 	)
 	var api *jetstream.APIError
+	if errors.Is(err, nats.ErrReconnectBufExceeded) { // the client's words for it: nothing is buffered, see Config.options
+		return convergo.Unreachable(errors.New("not connected to the server"))
+	}
 	if convergo.VerdictOf(err) == convergo.Park || errors.As(err, &api) && (api.Code < 500 && api.ErrorCode != noPeers || api.ErrorCode == noCopies) {
 		return err
 	}

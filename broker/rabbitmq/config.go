@@ -83,19 +83,19 @@ func (c Config) withDefaults() (Config, error) {
 func (c Config) validate() error {
 	switch {
 	case c.Partitions < 1 || c.Partitions > convergo.Lanes:
-		return fmt.Errorf("Config.Partitions is %d: want 1 to %d", c.Partitions, convergo.Lanes)
+		return fmt.Errorf("partitions (Config.Partitions) is %d: want 1 to %d", c.Partitions, convergo.Lanes)
 	case strings.HasPrefix(c.Prefix, "amq."):
-		return errors.New(`Config.Prefix begins with "amq.": the server keeps that for itself`)
+		return errors.New(`prefix (Config.Prefix) begins with "amq.": the server keeps that for itself`)
 	case len(c.Prefix) > 50:
-		return fmt.Errorf("Config.Prefix is too long: %d > 50 bytes", len(c.Prefix))
+		return fmt.Errorf("prefix (Config.Prefix) is too long: %d > 50 bytes", len(c.Prefix))
 	case c.Prefetch < 1 || c.Prefetch > 65535:
-		return fmt.Errorf("Config.Prefetch is %d: want 1 to 65535", c.Prefetch)
+		return fmt.Errorf("prefetch (Config.Prefetch) is %d: want 1 to 65535", c.Prefetch)
 	case c.Window < 1 || c.Replicas < 0:
-		return errors.New("Config.Window or Config.Replicas is negative")
+		return errors.New("window (Config.Window) or replicas (Config.Replicas) is negative")
 	}
 	for _, s := range c.Unclaimed {
 		if err := s.Validate(); err != nil {
-			return fmt.Errorf("Config.Unclaimed: %w", err)
+			return fmt.Errorf("unclaimed (Config.Unclaimed): %w", err)
 		}
 	}
 	return nil

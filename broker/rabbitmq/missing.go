@@ -62,4 +62,4 @@ func isQueue(conn *amqp.Connection, name string) error {
 	})
 }
 
-var errLookOnly = errors.New("the broker was opened with Config.LookOnly: it neither publishes nor subscribes")
+var errLookOnly = errors.New("the broker was opened only to look at (Config.LookOnly): it neither publishes nor subscribes")

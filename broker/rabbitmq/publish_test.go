@@ -228,7 +228,7 @@ func TestAnotherNumberOfPartitionsIsRefusedWithTheRemedy(t *testing.T) {
 	open(t, cfg)
 	cfg.Partitions = 4
 	_, err := Open(t.Context(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "Config.Partitions is 4") || !strings.Contains(err.Error(), "'8'") {
+	if err == nil || !strings.Contains(err.Error(), "partitions (Config.Partitions) is 4") || !strings.Contains(err.Error(), "'8'") {
 		t.Errorf("error %v, want one that names both numbers", err)
 	}
 }

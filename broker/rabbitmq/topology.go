@@ -52,7 +52,7 @@ func (b *Broker) declareMarker(ch *amqp.Channel) error {
 	case err == nil:
 		return nil
 	case refused(err, amqp.PreconditionFailed):
-		return fmt.Errorf("Config.Partitions is %d and others with Prefix %q use another number (received ours, current theirs: %w): "+
+		return fmt.Errorf("partitions (Config.Partitions) is %d and others with prefix %q use another number (received ours, current theirs: %w): "+
 			"use theirs; or stop everything, let the consumers empty their queues, delete the queues whose names begin with the prefix, "+
 			"and start with the new number",
 			b.cfg.Partitions, b.cfg.Prefix, err)
@@ -93,7 +93,7 @@ func (b *Broker) forgetExchanges() {
 func (b *Broker) declareExchange(ch *amqp.Channel, topic string) error {
 	err := ch.ExchangeDeclare(b.exchange(topic), amqp.ExchangeTopic, true, false, false, false, nil)
 	if refused(err, amqp.PreconditionFailed) {
-		return fmt.Errorf("exchange %s exists with other settings: delete it, or use another Config.Prefix: %w", b.exchange(topic), err)
+		return fmt.Errorf("exchange %s exists with other settings: delete it, or use another prefix (Config.Prefix): %w", b.exchange(topic), err)
 	}
 	if err != nil {
 		return outage(fmt.Errorf("exchange %s: %w", b.exchange(topic), err))
@@ -158,7 +158,7 @@ func (b *Broker) declareQueue(conn *amqp.Connection, name string, single bool) (
 		return fresh, nil
 	case refused(err, amqp.PreconditionFailed):
 		return false, fmt.Errorf("queue %s exists with other settings: let it run empty and delete it, "+
-			"or set Config.Classic and Config.Replicas as it was made: %w", name, err)
+			"or set classic and replicas (Config.Classic, Config.Replicas) as it was made: %w", name, err)
 	default:
 		return false, outage(fmt.Errorf("queue %s: %w", name, err))
 	}

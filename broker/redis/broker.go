@@ -96,7 +96,7 @@ func (c Config) validate() error {
 	case c.Lease < 100*time.Millisecond:
 		return fmt.Errorf("redis broker: a lease of %s is shorter than a network's hiccup: at least 100ms", c.Lease)
 	case len(c.Sentinels) > 0 && c.Primary == "":
-		return errors.New("redis broker: Config.Sentinels without Config.Primary: name the primary that they watch")
+		return errors.New("redis broker: sentinels (Config.Sentinels) without a primary (Config.Primary): name the primary that they watch")
 	}
 	return nil
 }

@@ -46,4 +46,4 @@ func (b *Broker) mayWrite(ctx context.Context, stream string) error {
 	return errors.Join(wrong...)
 }
 
-var errLookOnly = errors.New("the broker was opened with Config.LookOnly: it neither publishes nor subscribes")
+var errLookOnly = errors.New("the broker was opened only to look at (Config.LookOnly): it neither publishes nor subscribes")

@@ -66,7 +66,7 @@ func (b *Broker) compare(topic, recorded string) error {
 	if recorded == strconv.Itoa(b.cfg.Partitions) {
 		return nil
 	}
-	return fmt.Errorf("topic %s was made with %s partitions and Config.Partitions is %d, so that aggregates would change their partition and lose "+
+	return fmt.Errorf("topic %s was made with %s partitions and partitions (Config.Partitions) is %d, so that aggregates would change their partition and lose "+
 		"their order: set it to %s; or stop publishing, let every consumer finish, delete the streams %s:%s:* and the topic's field in the hash %s: %w",
 		topic, recorded, b.cfg.Partitions, recorded, b.cfg.Prefix, topic, b.topicsKey(), ErrPartitions)
 }

@@ -54,7 +54,7 @@ type Config struct {
 
 func (c Config) withDefaults() (Config, error) {
 	if len(c.NameServers) == 0 {
-		return c, errors.New("rocketmq: no name server: set Config.NameServers")
+		return c, errors.New("rocketmq: no name server: name one (Config.NameServers)")
 	}
 	if c.Cluster == "" {
 		c.Cluster = "DefaultCluster"

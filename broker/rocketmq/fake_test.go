@@ -132,7 +132,7 @@ func TestATopicWithAnotherNumberOfQueuesIsRefusedWithTheRemedy(t *testing.T) {
 		f := newFake(t, queues, func(*command) *command { return &command{} })
 		b := open(t, Config{NameServers: []string{f.address}})
 		_, err := b.Subscribe(t.Context(), "points", []convergo.Subject{{Topic: "order"}})
-		if !errors.Is(err, errQueues) || !strings.Contains(err.Error(), "set Config.Queues to") {
+		if !errors.Is(err, errQueues) || !strings.Contains(err.Error(), "and partitions (Config.Queues) is") {
 			t.Errorf("%d queues: %v, want an error with the remedy", queues, err)
 		}
 		if err := b.Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]; convergo.VerdictOf(err) != convergo.Outage {

@@ -197,11 +197,11 @@ func (b *Broker) count(name string, r route) ([]partition, error) {
 	})
 	switch want := b.cfg.Queues; {
 	case len(all) > want:
-		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and Config.Queues is %d: %w: set Config.Queues to %d "+
+		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and partitions (Config.Queues) is %d: %w: set it to %d "+
 			"in every program, or let the topic be consumed to its end and make it anew", name, len(all), want, errQueues, len(all)))
 	case len(all) < want:
-		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and Config.Queues is %d: %w: either a broker is down, "+
-			"or the topic was made with another number: then set Config.Queues to it in every program", name, len(all), want, errQueues))
+		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and partitions (Config.Queues) is %d: %w: either a broker is down, "+
+			"or the topic was made with another number: then set partitions to it in every program", name, len(all), want, errQueues))
 	}
 	return all, nil
 }

@@ -84,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 
 func (c Config) validate() error {
 	if len(c.Endpoints) == 0 {
-		return errors.New("Config.Endpoints is empty: name at least one")
+		return errors.New("no endpoints (Config.Endpoints): name at least one")
 	}
 	if c.Concurrency < 1 || c.Timeout < 0 || c.Remember < 1 {
 		return errors.New("Config.Concurrency, Timeout or Remember is negative")
@@ -125,7 +125,7 @@ func (c Config) validateURL(text string) error {
 	case u.Scheme == "https" || u.Scheme == "http" && c.PlainHTTP:
 		return nil
 	case u.Scheme == "http":
-		return errors.New("its URL is http: use https, or set Config.PlainHTTP")
+		return errors.New("its URL is http: use https, or set plain-http (Config.PlainHTTP)")
 	default:
 		return fmt.Errorf("its URL has the scheme %q: want https", u.Scheme)
 	}

@@ -11,7 +11,7 @@ import (
 
 // errNotPublic is wrapped when an endpoint's address is one that must not be called. It does not say which address it was: a
 // subscriber who may read errors must not learn names of our network by it.
-var errNotPublic = errors.New("the address is not a public one: name its network in Config.Allow if it may be called")
+var errNotPublic = errors.New("the address is not a public one: name its network under allow (Config.Allow) if it may be called")
 
 // denied are networks that the standard library's questions do not cover: shared and special ones, and those of IPv6
 // that carry an IPv4 address inside, which could be any.

@@ -117,9 +117,15 @@ func TestTheDoctorLeavesABrokerAsItIs(t *testing.T) {
 			says(t, found, "broker", levelOK, "answers")
 			says(t, found, "broker", levelChange, "serve will make ")
 			says(t, found, "settings", levelOK, "")
+			for _, f := range found["broker"] {
+				if strings.Contains(f.Detail, "is there already") {
+					t.Errorf("nothing is there: %v", f)
+				}
+			}
 			shares(t, t.TempDir(), p.address).end(0)
 			found = p.unchanged(t, 0, append(args, p.address)...)
 			says(t, found, "broker", levelOK, "with as many partitions as here")
+			says(t, found, "broker", levelWarning, "the databases are new, but the place for the events of topic ")
 			found = p.unchanged(t, 1, append(args, p.address+"&partitions=3")...)
 			says(t, found, "broker", levelError, "3")
 			says(t, found, "broker", levelError, remedies[name])
@@ -132,9 +138,9 @@ func TestTheDoctorLeavesABrokerAsItIs(t *testing.T) {
 }
 
 var remedies = map[string]string{
-	"nats": "has 8 partitions and Config.Partitions is 3: set that to 8", "kafka": "has 8 partitions and Config.Partitions is 3",
-	"rabbitmq": "Config.Partitions is 3 and others with Prefix", "redis": "made with 8 partitions and Config.Partitions is 3",
-	"rocketmq": "has 8 queues, and Config.Queues is 3",
+	"nats": "has 8 partitions and partitions (Config.Partitions) is 3: set that to 8", "kafka": "has 8 partitions and partitions (Config.Partitions) is 3",
+	"rabbitmq": "partitions (Config.Partitions) is 3 and others with prefix", "redis": "made with 8 partitions and partitions (Config.Partitions) is 3",
+	"rocketmq": "has 8 queues, and partitions (Config.Queues) is 3",
 }
 
 func TestTheDoctorSaysThatATopicCannotBeMade(t *testing.T) {
