@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -156,6 +157,15 @@ func (q *query) count(name string) int {
 	return n
 }
 
+// partitions is how many parts a topic has.
+func (q *query) partitions() int {
+	n := q.count("partitions")
+	if n > convergo.Lanes {
+		q.errs = append(q.errs, fmt.Errorf("?partitions=%d: at most %d", n, convergo.Lanes))
+	}
+	return n
+}
+
 func (q *query) number(name string) int {
 	text := q.text(name)
 	if !q.values.Has(name) {
@@ -248,4 +258,32 @@ func (q *query) end() error {
 		}
 	}
 	return errors.Join(q.errs...)
+}
+
+// checkListen tells whether a process could listen at the address, as far as it can be read.
+func checkListen(flag, text string) error {
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q is not HOST:PORT, such as 127.0.0.1:8080, or :8080 for all addresses of the machine", flag, text)
+	}
+	return nil
+}
+
+// checkDatabase reads the address of a database as it is read to open it, and opens nothing.
+func checkDatabase(text string) error {
+	if strings.HasPrefix(text, "sqlite:") {
+		return nil
+	}
+	a, err := parseAddress(text)
+	switch {
+	case err != nil:
+	case a.Scheme == "postgres":
+		_, _, _, err = postgresDSN(a)
+	default:
+		_, _, err = mysqlConfig(a)
+	}
+	return err
 }

@@ -107,3 +107,30 @@ func TestAConfigurationFileThatIsWrongIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("%d: %s", r.code, r.err.String())
 	}
 }
+
+// What the program refuses when it starts is refused here too, as far as nobody else has to be asked.
+func TestConfigRefusesTheAddressesThatServeRefuses(t *testing.T) {
+	for text, says := range map[string]string{
+		"broker: nats://a:1/?partition=8":                       "?partition is not understood; there are",
+		"broker: kafka://a:1/?partitions=100":                   "?partitions=100: at most 64",
+		"broker: redis://a:1/?partitions=0":                     "?partitions must be at least 1",
+		"addr: 8080":                                            `--addr "8080" is not HOST:PORT`,
+		"addr: 127.0.0.1:http-or-so":                            "is not HOST:PORT",
+		"database: mysql://u@h/c_{service}?schema=x":            "?schema is not understood",
+		"database: postgres://u@h/c?schema={service}&pool=many": "database of order: ?pool is not a number",
+	} {
+		for _, command := range []string{"config", "serve"} {
+			r := runProgram(t.Context(), command, "--data", t.TempDir(), "--config", configOf(t, text))
+			if r.code == 0 || !strings.Contains(r.err.String(), says) {
+				t.Errorf("%s, %q: code %d, %q does not say %q", command, text, r.code, r.err.String(), says)
+			}
+		}
+		found := findings(t, 1, "--config", configOf(t, text))["settings"]
+		if len(found) != 1 || !strings.Contains(found[0].Detail, says) {
+			t.Errorf("doctor, %q: %v does not say %q", text, found, says)
+		}
+	}
+	if r := runProgram(t.Context(), "config", "--addr", ":http", "--broker", "nats://a:1,b:1/?partitions=64"); r.code != 0 {
+		t.Errorf("what fits is refused: %s", r.err.String())
+	}
+}

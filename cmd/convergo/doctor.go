@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -16,6 +15,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/convergo/convergo/retain"
 	"github.com/convergo/convergo/trade"
@@ -46,6 +48,8 @@ const (
 type examination struct {
 	doctorCommand
 	findings []finding
+	fresh    int  // databases that nothing is in yet
+	secret   bool // there are secrets already
 }
 
 func (e *examination) note(level, subject, format string, args ...any) {
@@ -84,20 +88,40 @@ func (e *examination) write(s streams) error {
 		return out.Encode(map[string]any{"findings": e.findings})
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	for _, f := range e.findings {
+	for _, f := range grouped(e.findings) {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Subject, f.Detail) // Flush reports
 	}
 	return w.Flush()
+}
+
+const ofDatabase = "database of "
+
+// grouped has one line for databases of which the same is to be said.
+func grouped(all []finding) (lines []finding) {
+	at := map[finding]int{}
+	for _, f := range all {
+		name, ok := strings.CutPrefix(f.Subject, ofDatabase)
+		same := finding{ofDatabase, f.Level, f.Detail}
+		if i, before := at[same]; ok && before {
+			lines[i].Subject = strings.Replace(lines[i].Subject, ofDatabase, "databases of ", 1) + ", " + name
+			continue
+		}
+		if ok {
+			at[same] = len(lines)
+		}
+		lines = append(lines, f)
+	}
+	return lines
 }
 
 func (e *examination) examine(ctx context.Context) {
 	for _, name := range e.Services {
 		e.database(ctx, name)
 	}
+	e.secrets()
 	e.broker(ctx)
 	e.retention()
 	e.lease()
-	e.secrets()
 	for _, name := range slices.Sorted(maps.Keys(e.Peers)) {
 		e.peer(ctx, name)
 	}
@@ -126,7 +150,7 @@ const (
 
 // database looks at a service's database without changing it: whether it answers, whose clock is right, whether tables can be made.
 func (e *examination) database(ctx context.Context, name string) {
-	subject := "database of " + name
+	subject := ofDatabase + name
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	source, file, err := openSource(e.databaseURL(e.Data, name))
@@ -145,7 +169,7 @@ func (e *examination) database(ctx context.Context, name string) {
 	facts, err := factsOf(ctx, source)
 	took := time.Since(before)
 	if err != nil {
-		e.note(levelError, subject, "does not answer: %v", err)
+		e.note(levelError, subject, "%v", e.unseen(ctx, name, err))
 		return
 	}
 	e.note(levelOK, subject, "%s answers in %v", facts.version, took.Round(time.Millisecond))
@@ -157,15 +181,30 @@ func (e *examination) database(ctx context.Context, name string) {
 		e.note(levelError, subject, "takes no writes: it is a replica, or read only; name the primary")
 	}
 	if !facts.mayCreate && !facts.migrated {
-		e.note(levelError, subject, "the account may not make tables in %s, and there are none: grant it CREATE for the first start", source.Schema)
+		e.note(levelError, subject, "the account may not make tables in %s, and there are none: before the first start GRANT %s", source.Schema, facts.grant)
 		return
 	}
 	e.store(ctx, subject, name)
 }
 
+// unseen is why a database cannot be looked at. What the server itself answered is said as serve says it, with what to do.
+func (e *examination) unseen(ctx context.Context, name string, err error) error {
+	var postgres *pgconn.PgError
+	var mysql *driver.MySQLError
+	if !errors.As(err, &postgres) && !errors.As(err, &mysql) {
+		return fmt.Errorf("does not answer: %w", err)
+	}
+	address := e.databaseURL(e.Data, name)
+	store, refusal := openStoreWith(ctx, address, storeOptions{name: name, look: true, log: discarded()})
+	if refusal == nil {
+		return errors.Join(fmt.Errorf("cannot be looked at: %w", err), store.Close())
+	}
+	return fmt.Errorf("refuses: %s", strings.TrimPrefix(refusal.Error(), redacted(address)+": "))
+}
+
 // store asks the store itself, opened for reading, how far its tables have come and what of its settings can lose something.
 func (e *examination) store(ctx context.Context, subject, name string) {
-	store, err := openStoreWith(ctx, e.databaseURL(e.Data, name), storeOptions{name: name, look: true, log: slog.New(slog.DiscardHandler)})
+	store, err := openStoreWith(ctx, e.databaseURL(e.Data, name), storeOptions{name: name, look: true, log: discarded()})
 	if err != nil {
 		e.note(levelError, subject, "%v", err)
 		return
@@ -211,6 +250,7 @@ func (e *examination) schema(ctx context.Context, subject, name string, store *o
 	}
 	switch {
 	case !began:
+		e.fresh++
 		e.note(levelChange, subject, "empty: serve will make its tables (migrations %s)", strings.Join(pending, ", "))
 	case len(pending) > 0:
 		e.note(levelChange, subject, "serve will apply the migrations %s", strings.Join(pending, ", "))
@@ -253,6 +293,7 @@ func (e *examination) file(subject, path string) bool {
 			e.note(levelError, subject, "%s is not a folder", filepath.Dir(path))
 			return false
 		}
+		e.fresh++
 		e.note(levelChange, subject, "%s is not there yet: serve will make it", path)
 	case err != nil:
 		e.note(levelError, subject, "%v", err)
@@ -275,7 +316,7 @@ func (e *examination) broker(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	b, err := connectBroker(ctx, e.brokerURL(), brokerOptions{
-		maxAge: e.KeepBroker, unclaimed: unheard(), look: true, log: slog.New(slog.DiscardHandler),
+		maxAge: e.KeepBroker, unclaimed: unheard(), look: true, log: discarded(),
 	})
 	if err != nil {
 		e.note(levelError, "broker", "%v", err)
@@ -299,8 +340,24 @@ func (e *examination) missing(ctx context.Context, l looks) {
 	if len(missing) > 0 {
 		e.note(levelChange, "broker", "serve will make %s", strings.Join(missing, ", "))
 	}
+	e.occupied(ctx, l)
 	if err == nil && len(missing) == 0 {
 		e.note(levelOK, "broker", "everything that these services need there is made, with as many partitions as here")
+	}
+}
+
+// occupied warns of a platform that begins where something is already: maybe another's. One process of several that share their secrets
+// may begin later than the others.
+func (e *examination) occupied(ctx context.Context, l looks) {
+	if e.fresh < len(e.Services) || e.secret && len(e.Services) < len(serviceNames()) {
+		return
+	}
+	for _, topic := range topicsOf(e.Services) {
+		if missing, err := l.Missing(ctx, []string{topic}, nil); err == nil && len(missing) == 0 {
+			e.note(levelWarning, "broker", "the databases are new, but the place for the events of topic %s is there already, under prefix %q: if it is another "+
+				"platform's, give this one a ?prefix= of its own (and on NATS a ?stream=)", topic, e.prefix())
+			return
+		}
 	}
 }
 
@@ -342,6 +399,7 @@ func (e *examination) secrets() {
 		path = filepath.Join(e.Data, secretsFile)
 	}
 	info, err := os.Stat(path)
+	e.secret = err == nil
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && e.Secrets == "":
 		e.note(levelChange, "secrets", "%s is not there yet: serve will make it", path)

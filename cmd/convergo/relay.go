@@ -56,6 +56,9 @@ func (c relayCommand) validate() error {
 	if strings.HasPrefix(c.Broker, "embedded:") {
 		return errors.New("--broker embedded: is inside the process of `convergo serve`; a relay needs a broker that others can reach")
 	}
+	if err := checkListen("--addr", c.Addr); err != nil {
+		return err
+	}
 	if err := convergo.ValidateOrigin(c.PlatformID); err != nil {
 		return fmt.Errorf("--platform-id: %w", err)
 	}

@@ -139,6 +139,9 @@ func (c serveCommand) validate() error {
 			return fmt.Errorf("--services: %q stands there twice", name)
 		}
 	}
+	if err := c.validateAddresses(); err != nil {
+		return err
+	}
 	if err := c.validatePlatform(); err != nil {
 		return err
 	}
@@ -179,6 +182,20 @@ func (c serveCommand) validate() error {
 		return fmt.Errorf("--keep-inbox and --keep-broker: %w", err)
 	}
 	return nil
+}
+
+// validateAddresses reads the addresses as they are read when they are opened, so that a mistake is told before anything is.
+func (c serveCommand) validateAddresses() error {
+	if err := checkListen("--addr", c.Addr); err != nil {
+		return err
+	}
+	for _, name := range c.Services {
+		if err := checkDatabase(c.databaseURL(c.Data, name)); err != nil {
+			return fmt.Errorf("database of %s: %w", name, err)
+		}
+	}
+	_, err := connectBroker(context.Background(), c.brokerURL(), brokerOptions{read: true})
+	return err
 }
 
 // setting is a flag and its value.

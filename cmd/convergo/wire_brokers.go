@@ -54,6 +54,7 @@ type brokerOptions struct {
 	dir       string             // of an embedded one
 	maxAge    time.Duration      // how long it keeps an event
 	unclaimed []convergo.Subject // events that nobody need subscribe to
+	read      bool               // only the address; nothing is opened, and nil is the answer
 	look      bool               // only: nothing is made or changed, published or subscribed to
 	probe     convergo.Probe
 	log       *slog.Logger
@@ -91,7 +92,7 @@ func connectBroker(ctx context.Context, text string, o brokerOptions) (*connecte
 }
 
 func connectEmbedded(ctx context.Context, _ address, q *query, o brokerOptions) (*connected, error) {
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := embedded.Open(ctx, embedded.Config{Dir: o.dir, MaxAge: o.maxAge, SyncInterval: syncInterval, Log: o.log, Probe: o.probe})
@@ -113,11 +114,11 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 	}
 	cfg := nats.Config{
 		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
-		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.count("partitions"), Replicas: q.count("replicas"),
+		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.partitions(), Replicas: q.count("replicas"),
 		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, LookOnly: o.look, Log: o.log,
 		Probe: o.probe,
 	}
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := nats.Open(ctx, cfg)
@@ -130,7 +131,7 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
 	cfg := redis.Config{
-		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.count("partitions"),
+		Addr: a.host("6379"), User: user, Password: password, TLS: q.tls(), DB: q.number("db"), Prefix: q.text("prefix"), Partitions: q.partitions(),
 		Replicas: q.number("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, LookOnly: o.look,
 		Log: o.log, Probe: o.probe,
 	}
@@ -140,7 +141,7 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 	if cfg.Primary != "" {
 		cfg.Sentinels = a.hosts
 	}
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := redis.Open(ctx, cfg)
@@ -154,10 +155,10 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 	user, password := a.account()
 	cfg := rabbitmq.Config{
 		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
-		Partitions: q.count("partitions"), Replicas: q.count("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
+		Partitions: q.partitions(), Replicas: q.count("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
 		LookOnly: o.look, Log: o.log, Probe: o.probe,
 	}
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := rabbitmq.Open(ctx, cfg)
@@ -170,10 +171,10 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	key, secret := a.account()
 	cfg := rocketmq.Config{
-		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.count("partitions"), TLS: q.tls(),
+		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.partitions(), TLS: q.tls(),
 		Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}, LockTerm: q.duration("lease"), Log: o.log, Probe: o.probe,
 	}
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := rocketmq.Open(ctx, cfg)
@@ -186,10 +187,10 @@ func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 func connectKafka(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
 	cfg := kafka.Config{
-		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.count("partitions"),
+		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.partitions(),
 		Replication: q.count("replicas"), MaxMessage: q.count("max_message"), Session: q.duration("lease"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
 	}
-	if err := q.end(); err != nil {
+	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
 	b, err := kafka.Open(ctx, cfg)

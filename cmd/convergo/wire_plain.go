@@ -24,19 +24,22 @@ type databaseFacts struct {
 	mayCreate bool      // tables, in the schema
 	writable  bool      // the server takes writes
 	migrated  bool      // the engine's tables are there
+	grant     string    // what would let the account make tables; "" where that cannot be seen
 }
 
 func factsOf(ctx context.Context, source check.Source) (f databaseFacts, err error) {
 	query := `SELECT CONCAT('MySQL ', VERSION()), CAST(1000000 * UNIX_TIMESTAMP(SYSDATE(6)) AS SIGNED), TRUE, @@global.read_only = 0,
-		EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = 'outbox_event')`
+		EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = 'outbox_event'), ''`
 	if source.Postgres {
 		query = `SELECT 'PostgreSQL ' || current_setting('server_version'), CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint),
 			CASE WHEN to_regnamespace($1) IS NULL THEN has_database_privilege(current_database(), 'CREATE') ELSE has_schema_privilege($1, 'CREATE') END,
 			NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off',
-			EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'outbox_event')`
+			EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'outbox_event'),
+			CASE WHEN to_regnamespace($1) IS NULL THEN 'CREATE ON DATABASE ' || quote_ident(current_database()) ELSE 'USAGE, CREATE ON SCHEMA ' || quote_ident($1) END
+			|| ' TO ' || quote_ident(current_user)`
 	}
 	var now int64
-	if err := source.DB.QueryRowContext(ctx, query, source.Schema).Scan(&f.version, &now, &f.mayCreate, &f.writable, &f.migrated); err != nil {
+	if err := source.DB.QueryRowContext(ctx, query, source.Schema).Scan(&f.version, &now, &f.mayCreate, &f.writable, &f.migrated, &f.grant); err != nil {
 		return f, err
 	}
 	f.now = time.UnixMicro(now)
