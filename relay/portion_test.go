@@ -249,3 +249,16 @@ func TestAPortionLeavesOutWhatIsGoneAndKeepsWhatIsMalformed(t *testing.T) {
 		}
 	}
 }
+
+func TestHeadersThatCannotBeReadMakeAnEventMalformedAndNoOther(t *testing.T) {
+	p := relay.NewPortion(10, 0)
+	for i, headers := range []map[string]string{nil, {relay.UnreadableHeaders: "not json"}, {"trace": "1"}, {relay.UnreadableHeaders: "", "trace": "1"}} {
+		p.Add(relay.Pending{Seq: int64(i), Event: convergo.Event{Headers: headers}})
+	}
+	events, _ := p.Claim()
+	for i, e := range events {
+		if bad := i == 1; bad != (e.Malformed != nil) || bad && (convergo.VerdictOf(e.Malformed) != convergo.Park || !errors.Is(e.Malformed, convergo.ErrInvalid)) {
+			t.Errorf("headers %v: %v", e.Event.Headers, e.Malformed)
+		}
+	}
+}

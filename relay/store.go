@@ -43,8 +43,8 @@ type Pending struct {
 	Held bool
 	// Queued: it comes from the queue of a blocked aggregate and not from the lane itself.
 	Queued bool
-	// Malformed is set when the event is too large to be read; Event then holds what could be read. It is never sent: the relay
-	// buries it when its turn has come.
+	// Malformed is set when the event is too large to be read, or its headers are no JSON object of texts; Event then holds what
+	// could be read. It is never sent: the relay buries it when its turn has come.
 	Malformed error
 }
 

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
 )
 
 // exec runs a named statement in tx and returns how many rows it affected.
@@ -148,15 +149,12 @@ func headersOf(encoded string) (map[string]string, error) {
 	return h, nil
 }
 
-// unreadableHeaders is the name of the header that holds what another program wrote in place of a JSON object of texts. No
-// header may have this name, so the event breaks a rule and becomes a dead one, like any other that does; an error here
-// would stop the whole outbox for one row.
-const unreadableHeaders = "headers are no JSON object of texts"
-
+// headersOfRow gives what is no JSON object of texts to the relay, which buries the event; an error here would stop the whole outbox
+// for one row.
 func headersOfRow(encoded string) map[string]string {
 	h, err := headersOf(encoded)
 	if err != nil {
-		return map[string]string{unreadableHeaders: clip(encoded)}
+		return map[string]string{relay.UnreadableHeaders: clip(encoded)}
 	}
 	return h
 }
