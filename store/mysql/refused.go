@@ -50,6 +50,8 @@ func final(err error) bool {
 	return false
 }
 
+const grants = "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, TRIGGER ON the database TO the user that the error names"
+
 // remedy is what a person can do about an error of the server, "" for nothing that is known.
 func remedy(err error) string {
 	switch numberOf(err) {
@@ -58,9 +60,10 @@ func remedy(err error) string {
 			"SET GLOBAL log_bin_trust_function_creators = ON, or open the store once as such a user"
 	case numberNoDB:
 		return "create the database first"
-	case numberNoRight, numberNoTable, numberNoPower:
-		return "the user lacks a privilege: GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, TRIGGER " +
-			"ON the database TO the user that the error names"
+	case numberNoRight: // what a user without rights hears of any database, also of one that is not there
+		return "the user lacks a privilege, or the database does not exist (then create it first): " + grants
+	case numberNoTable, numberNoPower:
+		return "the user lacks a privilege: " + grants
 	case numberPassword:
 		return "the user or its password is wrong, or the user is let in with TLS only"
 	case numberHost:

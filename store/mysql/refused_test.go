@@ -47,6 +47,8 @@ func TestWhatAnotherTryCannotChangeIsFinalAtOpen(t *testing.T) {
 			refuses(t, "a wrong password", strings.Replace(by("plain", name, ""), "hunter2", "wrong", 1), convergo.Park, "password is wrong")
 			refuses(t, "a database that is not there", server.DSN("absent"), convergo.Park, "create the database first")
 			refuses(t, "no privilege", by("plain", name, ""), convergo.Park, "GRANT SELECT, INSERT", "plain")
+			refuses(t, "a database that is not there, and no right to make one", by("plain", "absent", ""), convergo.Park, "GRANT SELECT, INSERT",
+				"or the database does not exist")
 			refuses(t, "reading only", by("reader", name, ""), convergo.Park, "GRANT SELECT, INSERT", "CREATE command denied", "reader")
 			open(t, by("writer", name, ""), mysql.Options{}) // what the error names is enough
 

@@ -6,6 +6,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -43,7 +44,8 @@ var (
 
 // Options of a store; the zero value is fit for production.
 type Options struct {
-	// Name is the service's name in errors and probe points ("order.commit.before"). Default: the schema, else the database.
+	// Name is the service's name in errors and probe points ("order.commit.before"). Default: the schema, else the
+	// database, else the role.
 	Name string
 	// Schema is where all tables of the store live; it is made if it is missing. Default: what the role's search_path says.
 	// Engine statements name it, and each transaction sets its own search_path to it and nothing else, so that a service's
@@ -75,12 +77,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults(cfg *pgx.ConnConfig) Options {
-	if o.Name == "" {
-		o.Name = o.Schema
-	}
-	if o.Name == "" {
-		o.Name = cfg.Database
-	}
+	// Without a database in the DSN the server takes the one that is called like the role.
+	o.Name = cmp.Or(o.Name, o.Schema, cfg.Database, cfg.User, "postgres")
 	if o.MaxConns <= 0 {
 		o.MaxConns = 16
 	}

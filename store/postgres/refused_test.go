@@ -94,6 +94,15 @@ func TestAMissingPrivilegeIsNamedAtOnceWithTheGrant(t *testing.T) {
 	}
 }
 
+func TestAStoreWithoutANameIsCalledAsItsSchemaDatabaseOrRole(t *testing.T) {
+	for want, opts := range map[string]postgres.Options{"shop": {Schema: "shop"}, "own": {Schema: "shop", Name: "own"}, "ann": {}} {
+		_, err := postgres.Open(t.Context(), "host="+t.TempDir()+" user=ann", opts)
+		if err == nil || !strings.HasPrefix(err.Error(), "postgres store "+want+": ") {
+			t.Errorf("want %q in %v", want, err)
+		}
+	}
+}
+
 func TestWhatAnotherTryCannotChangeIsFinalAtOpen(t *testing.T) {
 	server := shared(t)
 	_, dsn := as(t, server, "postgres")
