@@ -29,7 +29,8 @@ func (f *Foreign) Error() string {
 		place = " on " + f.Place
 	}
 	return fmt.Sprintf("consumer %s stands still: %s %.100q of platform %s has arrived%s, and this is platform %s. If they are two platforms give "+
-		"one of them another prefix; if they are one, give all its processes the same secrets (or platform id)",
+		"one of them another prefix, and have what it has left here passed over (--pass-over its id); if they are one, give all its "+
+		"processes the same secrets (or platform id)",
 		f.Consumer, f.Type, f.Key, f.Other, place, f.Own)
 }
 

@@ -37,7 +37,7 @@ func TestAnEventOfAnotherPlatformStopsTheConsumerAndNothingIsAcknowledged(t *tes
 			t.Fatalf("the reason is %+v", f)
 		}
 		same(t, "stop", stop(), nil)
-		for _, words := range []string{"prefix ev", "north", "south", "another prefix", "the same secrets"} {
+		for _, words := range []string{"prefix ev", "north", "south", "another prefix", "--pass-over", "the same secrets"} {
 			if !strings.Contains(log.String(), words) {
 				t.Errorf("the log does not say %q: %s", words, log.String())
 			}

@@ -148,6 +148,7 @@ func (p *platform) truthful(next http.Handler) http.Handler {
 		}
 		trade.WriteProblem(w, trade.NewProblem(http.StatusServiceUnavailable, "", fmt.Sprintf(
 			"%s stands still: an event of platform %s has arrived under prefix %q, and this is platform %s", f.Consumer, f.Other, p.cfg.prefix(), f.Own,
-		), "see the log; give one of them another prefix, or, if they are one platform, the same secrets; then start the process again"))
+		), "see the log; give one of them another prefix and start this one with --pass-over and the other's id, or, "+
+			"if they are one platform, give both the same secrets and start them again"))
 	})
 }

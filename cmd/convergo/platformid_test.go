@@ -89,6 +89,9 @@ func TestTwoPlatformsUnderOnePrefixStopAndLoseNothing(t *testing.T) {
 				if strings.Contains(why, "127.0.0.1") || strings.Contains(why, "://") {
 					t.Errorf("%s tells everybody where the broker is: %s", path, why)
 				}
+				if a := stopped.send(http.MethodGet, path, nil); !strings.Contains(string(a.body), "--pass-over") {
+					t.Errorf("%s names no remedy for what the other one has left: %s", path, a.body)
+				}
 				if a := stopped.send(http.MethodHead, path, nil); a.status != http.StatusServiceUnavailable {
 					t.Errorf("HEAD %s: %d", path, a.status)
 				}
@@ -213,7 +216,7 @@ func TestSecretsWithoutAPlatformIDDetermineOne(t *testing.T) {
 
 func TestAPlatformsIDThatCannotTravelIsRefused(t *testing.T) {
 	for _, flag := range []string{"--platform-id", "--take-from", "--pass-over"} {
-		refused(t, 1, []string{flag, "two words"}, "serve", "--data", t.TempDir(), flag, "two words")
+		refused(t, 2, []string{flag, "two words"}, "serve", "--data", t.TempDir(), flag, "two words")
 	}
-	refused(t, 1, []string{"--platform-id", "two words"}, "relay", "--database", "sqlite:x.db", "--broker", "nats://127.0.0.1:1", "--platform-id", "two words")
+	refused(t, 2, []string{"--platform-id", "two words"}, "relay", "--database", "sqlite:x.db", "--broker", "nats://127.0.0.1:1", "--platform-id", "two words")
 }
