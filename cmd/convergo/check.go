@@ -32,10 +32,10 @@ type checkCommand struct {
 // Run checks and fails when an equation is broken.
 func (c checkCommand) Run(ctx context.Context, s streams) (err error) {
 	if err := c.validate(); err != nil {
-		return err
+		return misuse(err)
 	}
 	if err := positive([]setting{{"--keep-sent", c.KeepSent}, {"--keep-inbox", c.KeepInbox}, {"--keep-requests", c.KeepRequests}}); err != nil {
-		return err
+		return misuse(err)
 	}
 	checker, err := openChecker(ctx, c.backends, c.Data, c.World)
 	if err != nil {

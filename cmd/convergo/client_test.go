@@ -112,7 +112,7 @@ func TestNetworksOfProxiesAreReadOrRefused(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	refused(t, 1, []string{"--trusted-proxies", `"proxy"`}, "serve", "--trusted-proxies", "10.0.0.0/8,proxy", "--data", t.TempDir())
+	refused(t, 2, []string{"--trusted-proxies", `"proxy"`}, "serve", "--trusted-proxies", "10.0.0.0/8,proxy", "--data", t.TempDir())
 	t.Setenv("CONVERGO_TRUSTED_PROXIES", "10.0.0.0/8,::1")
 	if got := effective(t)["trusted-proxies"]; len(got.([]any)) != 2 || got.([]any)[1] != "::1" {
 		t.Errorf("%v", got)

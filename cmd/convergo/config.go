@@ -260,7 +260,7 @@ type configCommand struct {
 // Run prints the settings as a configuration file.
 func (c configCommand) Run(_ context.Context, s streams) error {
 	if err := c.validate(); err != nil {
-		return err
+		return misuse(err)
 	}
 	var lines []string
 	for name, value := range settings(reflect.ValueOf(c.serveCommand)) {

@@ -80,7 +80,7 @@ func (c deadChoice) fits(now time.Time) (func(deadItem) bool, error) {
 	if c.DiedSince != "" {
 		var err error
 		if from, err = since(c.DiedSince, now); err != nil {
-			return nil, fmt.Errorf("--died-since: %s", strings.TrimPrefix(err.Error(), "--since "))
+			return nil, misuse(fmt.Errorf("--died-since: %s", strings.TrimPrefix(err.Error(), "--since ")))
 		}
 	}
 	is := func(want, is string) bool { return want == "" || want == is }
@@ -96,6 +96,9 @@ type graves struct {
 	letters bool
 }
 
+// mostListed is how many characters of an error a list shows: a remedy that stands at its end is among them.
+const mostListed = 400
+
 // deadPage is how many are read at a time: each may have the largest payload.
 const deadPage = 50
 
@@ -104,14 +107,14 @@ func (p deadPlace) open(ctx context.Context, change bool) (*graves, error) {
 	address, name := p.Database, "outbox"
 	switch {
 	case p.Service != "" && !slices.Contains(serviceNames(), p.Service):
-		return nil, fmt.Errorf("--service: there is no service %q; there are %s", p.Service, strings.Join(serviceNames(), ", "))
+		return nil, misuse(fmt.Errorf("--service: there is no service %q; there are %s", p.Service, strings.Join(serviceNames(), ", ")))
 	case p.Service != "":
 		if err := p.validate(); err != nil {
-			return nil, err
+			return nil, misuse(err)
 		}
 		address, name = p.databaseURL(p.Data, p.Service), p.Service
 	case address == "" || strings.Contains(address, "{service}"):
-		return nil, errors.New("whose? Name a service of the platform with --service, or the outbox of an application with --database URL")
+		return nil, misuse(errors.New("whose? Name a service of the platform with --service, or the outbox of an application with --database URL"))
 	}
 	store, err := openTables(ctx, name, address, change)
 	if err != nil {
@@ -148,7 +151,7 @@ func eventID(text string) (int64, error) {
 	}
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 0 {
-		return 0, fmt.Errorf("%q is not the id of a dead event, which is a number; dead letters need --letters", text)
+		return 0, misuse(fmt.Errorf("%q is not the id of a dead event, which is a number; dead letters need --letters", text))
 	}
 	return id, nil
 }
@@ -194,10 +197,28 @@ func (g graves) find(ctx context.Context, id string) (found deadItem, err error)
 		}
 	}
 	if err == nil && found.id == "" {
-		err = fmt.Errorf("%s: %w", id, ops.ErrNotFound)
+		err = g.none(id)
 	}
 	return found, err
 }
+
+// none is the error for an id of which nothing waits.
+func (g graves) none(id string) error {
+	what := ops.ErrNotFound
+	if !g.letters {
+		what = errNoEvent
+	}
+	return fmt.Errorf("%s: %w", id, what)
+}
+
+// errNoEvent is ops.ErrNotFound for those who ask for an event.
+var errNoEvent error = notFoundError("no dead event has this id")
+
+type notFoundError string
+
+func (e notFoundError) Error() string { return string(e) }
+
+func (notFoundError) Is(target error) bool { return target == ops.ErrNotFound }
 
 type deadListCommand struct {
 	deadPlace  `embed:""`
@@ -209,7 +230,7 @@ type deadListCommand struct {
 // Run lists.
 func (c deadListCommand) Run(ctx context.Context, s streams) (err error) {
 	if c.Limit < 1 {
-		return errors.New("--limit is at least 1")
+		return misuse(errors.New("--limit is at least 1"))
 	}
 	fits, err := c.fits(time.Now())
 	if err != nil {
@@ -248,7 +269,7 @@ func (c deadListCommand) Run(ctx context.Context, s streams) (err error) {
 			what += " at " + i.consumer
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", i.id, i.diedAt.UTC().Format(time.RFC3339), printable(what),
-			printable(i.event.Aggregate.String()), i.attempts, holds, cut(printable(i.err), 100))
+			printable(i.event.Aggregate.String()), i.attempts, holds, cut(printable(i.err), mostListed))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -321,7 +342,7 @@ type deadDiscardCommand struct {
 // Run gives up for good.
 func (c deadDiscardCommand) Run(ctx context.Context, s streams) error {
 	if n := len(strings.TrimSpace(c.Reason)); n < 3 || len(c.Reason) > 500 {
-		return errors.New("--reason has 3 to 500 bytes")
+		return misuse(errors.New("--reason has 3 to 500 bytes"))
 	}
 	return c.act(ctx, s, "discarded", func(g *graves, id, by string) error {
 		if g.letters {
@@ -343,11 +364,11 @@ func (c deadAct) act(ctx context.Context, s streams, done string, do func(g *gra
 	case err != nil:
 		return err
 	case c.All == (len(c.IDs) > 0):
-		return errors.New("which? Give ids, or --all with filters; `convergo dead list` shows them")
+		return misuse(errors.New("which? Give ids, or --all with filters; `convergo dead list` shows them"))
 	case !c.All && c.deadChoice != (deadChoice{}):
-		return errors.New("ids and filters do not go together: with filters use --all")
+		return misuse(errors.New("ids and filters do not go together: with filters use --all"))
 	case !(c.Rate >= 0):
-		return errors.New("--rate is not negative")
+		return misuse(errors.New("--rate is not negative"))
 	}
 	g, err := c.open(ctx, !c.DryRun)
 	if err != nil {
@@ -383,7 +404,7 @@ func (g graves) named(ctx context.Context, ids []string, t *toll) error {
 		})
 		for id := range left {
 			if err == nil {
-				t.refuse(id, ops.ErrNotFound)
+				t.refuse(id, g.none(id))
 			}
 		}
 		return err
@@ -392,7 +413,7 @@ func (g graves) named(ctx context.Context, ids []string, t *toll) error {
 		i, err := g.find(ctx, id)
 		switch {
 		case errors.Is(err, ops.ErrNotFound):
-			t.refuse(id, ops.ErrNotFound)
+			t.refuse(id, err)
 		case err != nil:
 			return err
 		default:
@@ -448,7 +469,7 @@ func (t *toll) refuse(id string, why error) {
 	if t.refused == nil {
 		t.refused = map[string]string{}
 	}
-	t.refused[id] = why.Error()
+	t.refused[id] = strings.TrimPrefix(why.Error(), id+": ") // the id is said with it
 }
 
 // me is who runs the program, as far as the system tells.

@@ -199,7 +199,11 @@ func (e *examination) unseen(ctx context.Context, name string, err error) error 
 	if refusal == nil {
 		return errors.Join(fmt.Errorf("cannot be looked at: %w", err), store.Close())
 	}
-	return fmt.Errorf("refuses: %s", strings.TrimPrefix(refusal.Error(), redacted(address)+": "))
+	why := strings.TrimPrefix(refusal.Error(), redacted(address)+": ")
+	if _, after, found := strings.Cut(why, " store "+name+": "); found { // the finding says whose it is
+		why = after
+	}
+	return fmt.Errorf("refuses: %s", why)
 }
 
 // store asks the store itself, opened for reading, how far its tables have come and what of its settings can lose something.

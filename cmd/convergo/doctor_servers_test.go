@@ -146,7 +146,7 @@ var remedies = map[string]string{
 func TestTheDoctorSaysThatATopicCannotBeMade(t *testing.T) {
 	p := brokerPatients(t)["kafka"](t)
 	found := p.unchanged(t, 1, "--services", "order", "--broker", strings.Replace(p.address, "replicas=1", "replicas=3", 1))
-	says(t, found, "broker", levelError, "set Config.Replication to their number")
+	says(t, found, "broker", levelError, "to their number")
 }
 
 // atDatabase opens the database at the address for plain SQL, once.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +80,19 @@ func TestTheDoctorLooksAtADatabaseBeforeAndAfterItsFirstStart(t *testing.T) {
 	found := findings(t, 0, args...)
 	says(t, found, "database of order", levelOK, "PostgreSQL")
 	says(t, found, "database of order", levelOK, "durable")
+}
+
+func TestTheDoctorSaysOnceWhatToDoAboutAPassword(t *testing.T) {
+	t.Parallel()
+	server := testserver.Shared(t, &servers, "postgres", testserver.OpenDefaultPostgres)
+	role := server.Name("role")
+	address := strings.Replace(server.TCP("postgres", "disable"), "//postgres:", "//"+role+":", 1) + "&schema={service}"
+	r := runProgram(t.Context(), "doctor", "--data", t.TempDir(), "--database", address)
+	lines := strings.Split(r.out.String(), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, "the role or its password is wrong") })
+	if len(lines) != 1 || !strings.Contains(lines[0], "databases of order, payment") {
+		t.Errorf("%d: %s", r.code, r.out.String())
+	}
 }
 
 func TestTheDoctorSaysWhoElseCanReadTheSecrets(t *testing.T) {

@@ -154,7 +154,7 @@ func readSecrets(name string) (secrets, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return secrets{}, fmt.Errorf("--secrets: %w; it is JSON with operator_key, session_secret and channel_secret, "+
-			"such as `convergo serve` makes in its data folder", err)
+			"such as `convergo secrets --data DIR` makes, and `convergo serve` in its data folder", err)
 	}
 	return parseSecrets(name, text)
 }

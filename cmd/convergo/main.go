@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,9 +70,26 @@ func run(ctx context.Context, args []string, s streams) int {
 	parsed.Bind(s)
 	if err := parsed.Run(); err != nil {
 		_, _ = fmt.Fprintln(s.err, "convergo:", err)
+		if errors.As(err, new(misuseError)) {
+			return 2
+		}
 		return 1
 	}
 	return 0
+}
+
+// misuseError is an error of how the program is used: nothing was begun, and it stays until the command line, the environment or the file is
+// changed.
+type misuseError struct{ error }
+
+func (m misuseError) Unwrap() error { return m.error }
+
+// misuse marks err, and leaves nil what it is.
+func misuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return misuseError{err}
 }
 
 // programParser reads the command line, the environment and the configuration file. exit is called when --help was printed.

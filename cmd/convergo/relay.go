@@ -71,7 +71,7 @@ func (c relayCommand) validate() error {
 // Run relays until ctx ends (SIGTERM, SIGINT), then finishes what is in flight and gives its lanes back.
 func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	if err := c.validate(); err != nil {
-		return err
+		return misuse(err)
 	}
 	log := logger(c.Log, c.LogJSON, s.err)
 	store, err := openStore(ctx, c.Name, c.Database, nil, log)
@@ -81,7 +81,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 	unclaimed, err := parseSubjects(c.Unclaimed)
 	if err != nil {
-		return fmt.Errorf("--unclaimed: %w", err)
+		return misuse(fmt.Errorf("--unclaimed: %w", err))
 	}
 	to, err := connectBroker(ctx, c.Broker, brokerOptions{maxAge: c.KeepBroker, unclaimed: unclaimed, log: log})
 	if err != nil {

@@ -41,7 +41,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 		err = c.validate()
 	}
 	if err != nil {
-		return err
+		return misuse(err)
 	}
 	if c.Outbox != "" {
 		n, err := replay(ctx, "outbox", c.Outbox, from, now)
@@ -52,7 +52,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	}
 	for _, name := range c.Services {
 		if !slices.Contains(serviceNames(), name) {
-			return fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", "))
+			return misuse(fmt.Errorf("--services: there is no service %q; there are %s", name, strings.Join(serviceNames(), ", ")))
 		}
 	}
 	for _, name := range c.Services { // all are there before any is changed

@@ -63,7 +63,7 @@ type serveCommand struct {
 // Run serves until ctx ends (SIGTERM, SIGINT), then stops cleanly.
 func (c serveCommand) Run(ctx context.Context, s streams) error {
 	if err := c.validate(); err != nil {
-		return err
+		return misuse(err)
 	}
 	defer collectSeldom()()
 	log := logger(c.Log, c.LogJSON, s.err)
@@ -156,7 +156,7 @@ func (c serveCommand) validate() error {
 	}
 	if len(c.Peers) > 0 && c.Secrets == "" {
 		return errors.New("--peers needs --secrets FILE, the same for all processes: this one would make secrets of its own, and the others would not " +
-			"know it; `convergo serve` makes such a file, secrets.json, in its data folder")
+			"know it; `convergo secrets --data DIR` makes such a file, secrets.json, as `convergo serve` does in its data folder")
 	}
 	if !(c.FaultRate >= 0 && c.FaultRate <= 0.9) { // NaN is no rate either
 		return fmt.Errorf("--fault-rate %v is not between 0 and 0.9", c.FaultRate)
