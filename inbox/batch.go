@@ -234,6 +234,7 @@ func (c *Consumer[TX]) applyOne(
 			return err
 		}
 		if !awaited {
+			c.ignore(d.Event.Type)
 			t.ignored++
 			return nil
 		}

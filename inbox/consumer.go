@@ -101,6 +101,7 @@ type Consumer[TX any] struct {
 	notes     Notes[TX]             // nil: the store has none
 	begun     begun
 	others    others
+	ignored   ignored
 	contended contention
 	stats     struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64
@@ -153,7 +154,7 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 }
 
 // Handle names the handler of an event type. Call it before Run. Events of a type without a handler are acknowledged and
-// counted as ignored, unless another instance of the consumer has one: see Config.Await. A second handler of one type is a
+// counted as ignored, unless another instance of the consumer has one: see Config.Await; the first of each type is logged. A second handler of one type is a
 // programming error and panics.
 func (c *Consumer[TX]) Handle(eventType string, h Handler[TX]) {
 	if _, twice := c.handlers[eventType]; twice || h == nil {
@@ -198,12 +199,15 @@ var ErrStopped = errors.New("consumer stopped by itself")
 // several in one order, and Dequeue deletes it only if the queue is empty. Then m5 waits for the drain, or the drain waits
 // for m5, sees it and keeps the row. For the same reason two instances of a consumer never work on one queue at a time.
 //
-// A second call while the first runs is an error.
+// A second call while the first runs is an error, and so is one without any handler (ErrNoHandler), before anything is fetched.
 func (c *Consumer[TX]) Run(ctx context.Context) error {
 	if !c.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("inbox %s: Run was called while the consumer runs; make a second one with New", c.cfg.Consumer)
 	}
 	defer c.running.Store(false)
+	if len(c.handlers) == 0 {
+		return fmt.Errorf("inbox %s: %w", c.cfg.Consumer, ErrNoHandler)
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	c.begun = begun{parts: map[string]bool{}, accused: map[string]int{}}

@@ -282,7 +282,9 @@ func TestStaleEventsAreDroppedOnlyWhenAskedFor(t *testing.T) {
 func TestAnEventWithoutAHandlerIsAcknowledgedAndCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, src := newStore(), newSource(event("O-1", 1))
-		c, _ := running(t, s, src, inbox.Config{}, nil)
+		c, _ := running(t, s, src, inbox.Config{}, map[string]inbox.Handler[*memory.Tx]{
+			"OrderPayed": func(context.Context, *memory.Tx, convergo.Event) error { return nil },
+		})
 		settle()
 		same(t, "ignored", c.Stats().Ignored, 1)
 		same(t, "unacknowledged", src.unacked(), 0)

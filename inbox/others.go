@@ -155,6 +155,7 @@ func (c *Consumer[TX]) dismiss(ctx context.Context, deliveries []Delivery) []Del
 	var rest, done []Delivery
 	for _, d := range deliveries {
 		if ignored(d) {
+			c.ignore(d.Event.Type)
 			done = append(done, d)
 		} else {
 			rest = append(rest, d)

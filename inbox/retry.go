@@ -179,6 +179,7 @@ func (c *Consumer[TX]) retry(ctx context.Context, tx TX, m Queued, t *tally, now
 	}
 	handler, known := c.handlers[m.Event.Type]
 	if !known { // it had a handler when it was queued, here or in another instance
+		c.ignore(m.Event.Type)
 		t.ignored++
 		return false, c.parking.Dequeue(ctx, tx, c.cfg.Consumer, m.Event, now)
 	}
