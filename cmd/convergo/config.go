@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -79,31 +80,45 @@ func (b backends) validate() error {
 }
 
 // configFile is the settings of a file. It is strict: a key that no command knows is a mistake that somebody must hear of.
-type configFile map[string]any
+type configFile struct {
+	name string // of the file
+	keys map[string]any
+}
 
 // loadConfig reads a configuration file; kong calls it for --config.
 func loadConfig(r io.Reader) (kong.Resolver, error) {
+	c := configFile{name: "the configuration file"}
+	if file, ok := r.(interface{ Name() string }); ok {
+		c.name += " " + file.Name()
+	}
 	text, err := io.ReadAll(io.LimitReader(r, mostConfig+1))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	if len(text) > mostConfig {
-		return nil, fmt.Errorf("the configuration file is larger than %d KiB", mostConfig>>10)
+		return nil, fmt.Errorf("%s is larger than %d KiB", c.name, mostConfig>>10)
 	}
-	c := map[string]any{} // nested maps are of this type too
+	var whole yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("the configuration file is not valid: %w", err)
+	if err := decoder.Decode(&whole); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s is not valid: %w", c.name, err)
 	}
 	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the configuration file has a second document: settings are one")
+		return nil, fmt.Errorf("%s has a second document: settings are one", c.name)
 	}
-	for key, value := range c {
-		if c[key], err = fromEnvironment(value); err != nil {
-			return nil, fmt.Errorf("the configuration file: %s: %w", key, err)
+	c.keys = map[string]any{} // nested maps are of this type too
+	if len(whole.Content) == 1 && whole.Content[0].Kind != yaml.MappingNode && whole.Content[0].Tag != "!!null" {
+		return nil, fmt.Errorf("%s has no settings: each is a line KEY: VALUE", c.name)
+	}
+	if err := whole.Decode(&c.keys); err != nil && len(whole.Content) > 0 {
+		return nil, fmt.Errorf("%s is not valid: %w", c.name, err)
+	}
+	for key, value := range c.keys {
+		if c.keys[key], err = fromEnvironment(value); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", c.name, key, err)
 		}
 	}
-	return configFile(c), nil
+	return c, nil
 }
 
 // fromEnvironment replaces ${NAME} by the environment's value: a password need not stand in the file.
@@ -137,18 +152,27 @@ func fromEnvironment(value any) (any, error) {
 // Validate refuses keys that are no flags.
 func (c configFile) Validate(app *kong.Application) error {
 	known := map[string]bool{}
-	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error { // the visitor has no errors
-		if f, ok := node.(*kong.Flag); ok && isSetting(f) {
-			known[f.Name] = true
-		}
-		return next(nil)
-	})
-	for key := range c {
-		if !known[key] || key == "config" {
-			return fmt.Errorf("the configuration file has a key %q, which is no setting: keys are the flags of `convergo serve --help` without dashes", key)
+	for _, f := range settingsOf(app) {
+		known[f.Name] = f.Name != "config"
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.keys)) {
+		if !known[key] {
+			return fmt.Errorf("%s has a key %q, which is no setting%s: keys are the flags of `convergo serve --help` without dashes",
+				c.name, key, meant(key, slices.Sorted(maps.Keys(known))))
 		}
 	}
 	return nil
+}
+
+// settingsOf are the flags of all commands that have a variable and a key.
+func settingsOf(app *kong.Application) (all []*kong.Flag) {
+	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error { // the visitor has no errors
+		if f, ok := node.(*kong.Flag); ok && isSetting(f) {
+			all = append(all, f)
+		}
+		return next(nil)
+	})
+	return all
 }
 
 // isSetting: a flag without a variable chooses what a command is to do now. It is never found in a file.
@@ -167,9 +191,9 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	if slices.Contains(flag.Envs, "CONVERGO_WORLD_FILE") {
 		return nil, nil // the file's "world" is the URL that serve wants
 	}
-	value := c[flag.Name]
+	value := c.keys[flag.Name]
 	if want := wanted(flag.Target.Kind()); value != nil && !want.fits(value) { // kong would show the value, and it may be a password
-		return nil, fmt.Errorf("the configuration file: %s wants %s", flag.Name, want.name)
+		return nil, fmt.Errorf("%s: %s wants %s", c.name, flag.Name, want.name)
 	}
 	switch v := value.(type) {
 	case nil, []any, map[string]any:

@@ -96,9 +96,15 @@ func TestAConfigurationFileThatIsWrongIsRefusedWithTheReason(t *testing.T) {
 		"rate: 1\n---\nrate: 2\n":            "second document",
 		strings.Repeat("# \n", 1<<19):        "larger than",
 		"config: other.yaml\n":               `"config"`,
+		"servces: [order]\n":                 `"servces", which is no setting (did you mean "services"?)`,
+		"- lease: 5s\n":                      "has no settings: each is a line KEY: VALUE",
+		"order\n":                            "has no settings",
+		"a: 1\na: 2\n":                       "not valid",
 	} {
-		r := runProgram(t.Context(), "config", "--config", configOf(t, text))
-		if r.code == 0 || !strings.Contains(r.err.String(), says) {
+		file := configOf(t, text)
+		r := runProgram(t.Context(), "config", "--config", file)
+		ours := strings.Contains(says, "service") || says == "twice" || text == "lease: soon\n" // what a value is wrong for may stand elsewhere too
+		if r.code != 2 || !strings.Contains(r.err.String(), says) || !ours && !strings.Contains(r.err.String(), file) {
 			t.Errorf("%q: code %d, %q does not say %q", text, r.code, r.err.String(), says)
 		}
 	}
@@ -132,5 +138,24 @@ func TestConfigRefusesTheAddressesThatServeRefuses(t *testing.T) {
 	}
 	if r := runProgram(t.Context(), "config", "--addr", ":http", "--broker", "nats://a:1,b:1/?partitions=64"); r.code != 0 {
 		t.Errorf("what fits is refused: %s", r.err.String())
+	}
+}
+
+func TestAMistypedVariableIsTold(t *testing.T) {
+	t.Setenv("CONVERGO_PAYMENT_WINDOWS", "5m")
+	t.Setenv("CONVERGO_DB_HOST", "db")
+	t.Setenv("CONVERGO_QUITE_OTHER", "x")
+	t.Setenv("CONVERGO_DB_PASSWORD", "hunter2") // for ${…} of a file
+	t.Setenv("CONVERGO_PORT_8080_TCP_ADDR", "10.1.2.3")
+	t.Setenv("CONVERGO_LEASE", "9s")
+	r := runProgram(t.Context(), "config", "--config", configOf(t, "public-url: http://${CONVERGO_DB_HOST}\n"))
+	want := `convergo: the environment has CONVERGO_PAYMENT_WINDOWS, which is no setting (did you mean "CONVERGO_PAYMENT_WINDOW"?): it is not used
+convergo: the environment has CONVERGO_QUITE_OTHER, which is no setting: it is not used
+`
+	if r.code != 0 || r.err.String() != want {
+		t.Errorf("%d: %s", r.code, r.err.String())
+	}
+	if r := runProgram(t.Context(), "version"); r.err.String() != "" {
+		t.Errorf("version says %s", r.err.String())
 	}
 }

@@ -66,6 +66,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		_, _ = fmt.Fprintf(s.err, "convergo: %v (see convergo --help)\n", err)
 		return 2
 	}
+	warnOfEnvironment(s.err, parsed)
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(s)
 	if err := parsed.Run(); err != nil {
