@@ -19,7 +19,9 @@ func TestAConsumerWithoutAnyHandlerIsRefusedBeforeItTakesAnything(t *testing.T) 
 	bubble(t, func(t *testing.T) {
 		s, src := newStore(), newSource(event("O-1", 1))
 		c := inbox.New(s, s, src, inbox.Config{Consumer: "points"})
-		if err := c.Run(t.Context()); !errors.Is(err, inbox.ErrNoHandler) || !strings.Contains(err.Error(), "points") {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Run(ctx); !errors.Is(err, inbox.ErrNoHandler) || !strings.Contains(err.Error(), "points") {
 			t.Errorf("error %v", err)
 		}
 		same(t, "fetched", c.Stats().Fetched, 0)

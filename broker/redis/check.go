@@ -48,7 +48,7 @@ func (b *Broker) checkReplicas(ctx context.Context, info map[string]string, warn
 	if b.cfg.Replicas < 1 {
 		warn("Config.Replicas", "0", "1 or more", "An event is confirmed before a replica has it: a failover can lose the newest events.")
 	} else if replicas < b.cfg.Replicas {
-		warn("connected_slaves", strconv.Itoa(replicas), fmt.Sprint(b.cfg.Replicas), "Nothing is confirmed while fewer are connected than replicas (Config.Replicas).")
+		warn("connected_slaves", strconv.Itoa(replicas), fmt.Sprint(b.cfg.Replicas), "Nothing is confirmed with fewer connected than replicas (Config.Replicas).")
 	}
 	if replicas > 0 {
 		if n := b.setting(ctx, "min-replicas-to-write"); n == "0" {
