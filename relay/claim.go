@@ -290,12 +290,12 @@ func (s *session) finished(b *batch, out outcome) {
 		s.suspectAt = now.Add(s.cfg.Outage.Delay(1))
 		s.probeLater(now, b.doubt)
 		s.count(func(c *Stats) { c.Outages++; c.InOutage = true })
-		s.trouble("the broker cannot be reached; one event at a time will try", out.outage)
+		s.trouble("the broker takes no events now; one at a time will try until it does", out.outage)
 	case out.outage != nil && b.probe:
 		s.outageTries++
 		s.suspectAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
 		s.probeLater(now, b.doubt)
-		s.trouble("the broker still cannot be reached", out.outage, "probes", s.outageTries-1)
+		s.trouble("the broker still takes no events", out.outage, "probes", s.outageTries-1)
 	case s.outage && out.reached:
 		s.recovered()
 	case s.outage && b.probe && b.events[0].Malformed != nil: // nothing was asked of the broker
@@ -310,5 +310,5 @@ func (s *session) recovered() {
 	s.outage = false
 	s.stir()
 	s.count(func(c *Stats) { c.InOutage = false })
-	s.cfg.Log.Info("the broker can be reached again", "relay", s.cfg.Name, "probes", s.outageTries)
+	s.cfg.Log.Info("the broker takes events again", "relay", s.cfg.Name, "probes", s.outageTries)
 }

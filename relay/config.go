@@ -38,7 +38,7 @@ type Config struct {
 	MaxAttempts int
 	OnDead      Policy // for topics that Topics does not name; default HoldAggregate
 	Topics      map[string]TopicPolicy
-	// Outage is how long to wait between two probes while the broker cannot be reached; default 1 s doubling up to 30 s.
+	// Outage is how long to wait between two probes while the broker takes no events; default 1 s doubling up to 30 s.
 	Outage convergo.Backoff
 	// MaxWait is how long after it was due an event may wait for a receiver that is not there (convergo.Unavailable) without
 	// spending attempts: a webhook's endpoint that is down, a subject for which nobody has a queue. One that is older spends them,

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/memory"
+	"github.com/convergo/convergo/testlog"
 )
 
 var errAway = convergo.Unavailable(errors.New("endpoint shop is down"))
@@ -116,5 +119,37 @@ func TestPatienceEndsAfterThreeDaysAndThenAttemptsAreSpent(t *testing.T) {
 			t.Error("the delayed event's patience does not begin with its time")
 		}
 		r.stop(t)
+	})
+}
+
+// A broker that answers and refuses is an outage too, such as a topic that another platform has made otherwise: the log tells the cause
+// and does not claim that nobody answered.
+func TestTheLogOfAnOutageTellsItsCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines testlog.Lines
+		var refuses atomic.Bool
+		refuses.Store(true)
+		store, b := memory.New(), &broker{}
+		b.answer = func(context.Context, convergo.Event) error {
+			if refuses.Load() {
+				return convergo.Unreachable(errors.New("topic order has 4 queues"))
+			}
+			return nil
+		}
+		add(t, store, event("O-1", 1))
+		r := start(store, b, relay.Config{Log: slog.New(slog.NewTextHandler(&lines, nil))})
+		pass(10 * time.Second)
+		refuses.Store(false)
+		until(t, time.Minute, "the event", b.has(1))
+		r.stop(t)
+		text := lines.String()
+		for _, line := range []string{`msg="the broker takes no events now; one at a time will try until it does"`, `msg="the broker still takes no events"`} {
+			if _, rest, found := strings.Cut(text, line); !found || !strings.Contains(strings.SplitN(rest, "\n", 2)[0], `"topic order has 4 queues"`) {
+				t.Errorf("%s with its cause is not in\n%s", line, text)
+			}
+		}
+		if strings.Contains(text, "reached") || !strings.Contains(text, "takes events again") {
+			t.Error(text)
+		}
 	})
 }
