@@ -33,8 +33,8 @@ func (p *platform) here(limits *limiter) http.Handler {
 	mux := http.NewServeMux()
 	for _, u := range p.units {
 		for _, prefix := range append(u.service.Prefixes(), "/ops/"+u.service.Name()) {
-			mux.Handle(prefix, u.handler)
-			mux.Handle(prefix+"/", u.handler)
+			mux.Handle(prefix, outages(u.there, u.handler))
+			mux.Handle(prefix+"/", outages(u.there, u.handler))
 		}
 	}
 	if p.world != nil {
@@ -99,14 +99,18 @@ func (p *platform) flows() (flows []flow) {
 // not be what makes the process look down too.
 func (p *platform) unready(ctx context.Context) (why string) {
 	for _, u := range p.units {
-		err := u.store.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-			return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_engine").Scan(new(int64))
-		})
-		if err != nil {
+		if err := u.there(ctx); err != nil {
 			return "the database of " + u.service.Name() + " does not answer"
 		}
 	}
 	return ""
+}
+
+// there asks the database for next to nothing.
+func (u *unit) there(ctx context.Context) error {
+	return u.store.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_engine").Scan(new(int64))
+	})
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
