@@ -30,6 +30,7 @@ type Relay struct {
 	cfg       Config
 	clock     func() time.Time // with a monotonic reading: leases are trusted by it, and all waiting is counted on it
 	wake      chan struct{}
+	back      chan struct{}
 	running   atomic.Bool
 	calls     atomic.Int64 // of Publish that have not returned yet, those that were given up included
 	answered  atomic.Int64 // calls of Publish in which the broker answered for an event
@@ -43,6 +44,7 @@ type Relay struct {
 func New(store Store, publisher Publisher, cfg Config) *Relay {
 	return &Relay{
 		store: store, publisher: publisher, cfg: cfg.withDefaults(), clock: time.Now, wake: make(chan struct{}, 1),
+		back: make(chan struct{}, 1),
 	}
 }
 
@@ -51,6 +53,15 @@ func New(store Store, publisher Publisher, cfg Config) *Relay {
 func (r *Relay) Wake() {
 	select {
 	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// BrokerBack tells the relay that the broker, which may have been away, is connected again: the next probe of an outage is due
+// at once, and pauses between probes are short again. It never blocks and is a hint: without it the next probe finds out.
+func (r *Relay) BrokerBack() {
+	select {
+	case r.back <- struct{}{}:
 	default:
 	}
 }

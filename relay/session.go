@@ -108,9 +108,9 @@ func (s *session) wait() {
 	now := s.clock()
 	timer := time.NewTimer(max(s.nextMoment(now).Sub(now), 0))
 	defer timer.Stop()
-	ended, wake := s.ctx.Done(), s.wake
+	ended, wake, back := s.ctx.Done(), s.wake, s.back
 	if s.ctx.Err() != nil {
-		ended, wake = nil, nil
+		ended, wake, back = nil, nil, nil
 	}
 	select {
 	case then := <-s.news:
@@ -118,6 +118,8 @@ func (s *session) wait() {
 		then()
 	case <-wake:
 		s.stir()
+	case <-back:
+		s.brokerBack()
 	case <-ended:
 	case <-timer.C:
 	}

@@ -153,3 +153,35 @@ func TestTheLogOfAnOutageTellsItsCause(t *testing.T) {
 		}
 	})
 }
+
+func TestTheNewsThatTheBrokerIsBackEndsALongPauseBetweenProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away atomic.Bool
+		away.Store(true)
+		store, b := memory.New(), &broker{}
+		b.answer = func(context.Context, convergo.Event) error {
+			if away.Load() {
+				return convergo.Unreachable(errors.New("not connected"))
+			}
+			return nil
+		}
+		add(t, store, event("O-1", 1))
+		r := start(store, b, relay.Config{Outage: convergo.Backoff{Schedule: []time.Duration{time.Second, time.Hour}}})
+		pass(time.Minute) // the next probe is due in an hour
+		r.BrokerBack()    // too early: it is not
+		pass(100 * time.Millisecond)
+		away.Store(false)
+		if took := until(t, time.Hour, "the event", b.has(1)); took > 3*time.Second {
+			t.Errorf("%v after the news that came too early", took)
+		}
+		away.Store(true)
+		add(t, store, event("O-1", 2))
+		pass(time.Minute)
+		away.Store(false)
+		r.BrokerBack()
+		if took := until(t, time.Hour, "the event", b.has(2)); took > 100*time.Millisecond {
+			t.Errorf("%v after the news", took)
+		}
+		r.stop(t)
+	})
+}

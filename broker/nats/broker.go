@@ -29,6 +29,7 @@ type Broker struct {
 
 	mu      sync.Mutex
 	groups  map[string]*group // by consumer
+	back    []func()          // told of each new connection
 	closing bool
 }
 
@@ -54,6 +55,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		nats.ReconnectHandler(func(c *nats.Conn) {
 			cfg.Log.Info("nats broker: connected again", "server", c.ConnectedServerName())
 			b.poke()
+			b.tellBack()
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			cfg.Log.Warn("nats broker: connection", "url", url, "error", err)
@@ -137,6 +139,21 @@ func (b *Broker) poke() {
 	defer b.mu.Unlock()
 	for _, g := range b.groups {
 		g.wake()
+	}
+}
+
+// OnBack has tell called whenever the connection stands again after it was lost, for example with a relay's BrokerBack. It must not block.
+func (b *Broker) OnBack(tell func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.back = append(b.back, tell)
+}
+
+func (b *Broker) tellBack() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, tell := range b.back {
+		tell()
 	}
 }
 

@@ -29,6 +29,9 @@ func (b *Broker) Ended() <-chan struct{} {
 // Away tells when the client has noticed that its server is gone.
 func (b *Broker) Away() <-chan nats.Status { return b.conn.StatusChanged(nats.RECONNECTING) }
 
+// Reconnect loses the connection and makes another.
+func (b *Broker) Reconnect() error { return b.conn.ForceReconnect() }
+
 // DeleteStream takes away what stores the messages.
 func (b *Broker) DeleteStream() error {
 	return b.js.DeleteStream(context.Background(), b.cfg.Stream)

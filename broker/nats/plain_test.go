@@ -88,3 +88,22 @@ func TestAnEventForAServerThatIsAwayIsRefusedAsNotConnected(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestANewConnectionIsToldToThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	b := open(t, nats.Config{URL: inProcess(t, server.Options{}).ClientURL()})
+	back := make(chan struct{}, 2)
+	for range 2 {
+		b.OnBack(func() { back <- struct{}{} })
+	}
+	if err := b.Reconnect(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		select {
+		case <-back:
+		case <-time.After(20 * time.Second):
+			t.Fatal("nobody was told")
+		}
+	}
+}

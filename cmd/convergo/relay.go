@@ -99,6 +99,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 		Backoff: policy.Backoff, MaxAttempts: policy.MaxAttempts, OnDead: c.policy(), MaxWait: c.MaxWait, Origin: c.PlatformID,
 	})
 	store.OnEvents(r.Wake)
+	to.tellWhenBack(r.BrokerBack)
 	keeper := retain.New([]retain.Job{{Name: "sent events", Keep: c.KeepSent, Purge: store.PurgeSent}}, retain.Config{Log: log})
 	_, _ = fmt.Fprintf(s.out, "convergo %s relays %s to %s; probes on http://%s\n", version(), redacted(c.Database), redacted(c.Broker), listener.Addr())
 	server := &http.Server{Handler: c.handler(store, r), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}

@@ -156,6 +156,7 @@ func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog
 		Name: name, Workers: workers, Lease: p.cfg.Lease, Origin: p.origin(), Log: log, Probe: of(name, p.probe),
 	})
 	u.store.OnEvents(u.relay.Wake)
+	p.broker.tellWhenBack(u.relay.BrokerBack)
 	u.store.OnCalls(u.calls.Wake)
 	handlers := u.service.Handlers()
 	var subjects []convergo.Subject

@@ -40,8 +40,16 @@ type looks interface {
 type connected struct {
 	broker
 	close func() error
+	// onBack has a function called when the broker is connected again; nil for one that does not know.
+	onBack func(tell func())
 	// inside is set when the broker runs in this process and must be refilled after a crash.
 	inside *embedded.Broker
+}
+
+func (c *connected) tellWhenBack(tell func()) {
+	if c.onBack != nil {
+		c.onBack(tell)
+	}
 }
 
 // brokerSchemes are the brokers that --broker can name.
@@ -125,7 +133,7 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 	if err != nil {
 		return nil, err
 	}
-	return &connected{broker: b, close: b.Close}, nil
+	return &connected{broker: b, close: b.Close, onBack: b.OnBack}, nil
 }
 
 func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
