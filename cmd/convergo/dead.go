@@ -212,7 +212,7 @@ func (g graves) none(id string) error {
 }
 
 // errNoEvent is ops.ErrNotFound for those who ask for an event.
-var errNoEvent error = notFoundError("no dead event has this id")
+const errNoEvent = notFoundError("no dead event has this id")
 
 type notFoundError string
 
