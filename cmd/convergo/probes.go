@@ -38,7 +38,7 @@ func (f flow) stuck(ctx context.Context, now time.Time, lag time.Duration) strin
 	s := f.relay()
 	switch {
 	case s.InOutage:
-		return fmt.Sprintf("events of %s have waited since %s: the broker cannot be reached", f.name, oldest.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("events of %s have waited since %s: the broker takes no events now", f.name, oldest.UTC().Format(time.RFC3339))
 	case s.Lanes == 0:
 		return fmt.Sprintf("events of %s have waited since %s: this relay holds no lane", f.name, oldest.UTC().Format(time.RFC3339))
 	default:
