@@ -248,26 +248,38 @@ func (p *Postgres) Kill() error {
 	return nil
 }
 
-// Pause stops the postmaster and all its children, which are in sessions of their own; Resume lets them go on. Between the two
-// new connections are taken by the system, and nobody answers.
-func (p *Postgres) Pause() error { return p.signalAll(syscall.SIGSTOP) }
-
-// Resume lets a paused server go on.
-func (p *Postgres) Resume() error { return p.signalAll(syscall.SIGCONT) }
-
-func (p *Postgres) signalAll(s syscall.Signal) error {
-	text, err := os.ReadFile(filepath.Join(p.Dir, "data", "postmaster.pid"))
+// Pause stops the postmaster and all its children, which are in sessions of their own, and returns when they stand still; Resume lets them
+// go on. Between the two new connections are taken by the system, and nobody answers.
+func (p *Postgres) Pause() error {
+	if err := p.Process.Pause(); err != nil { // first: it starts no more children then
+		return err
+	}
+	pids, err := p.signalChildren(syscall.SIGSTOP)
 	if err != nil {
 		return err
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	if err := p.signal(s); err != nil { // first: it starts no more children then
+	return stopped(pids...)
+}
+
+// Resume lets a paused server go on.
+func (p *Postgres) Resume() error {
+	if _, err := p.signalChildren(syscall.SIGCONT); err != nil {
 		return err
 	}
-	for _, pid := range children(first) {
+	return p.Process.Resume()
+}
+
+func (p *Postgres) signalChildren(s syscall.Signal) (pids []int, err error) {
+	text, err := os.ReadFile(filepath.Join(p.Dir, "data", "postmaster.pid"))
+	if err != nil {
+		return nil, err
+	}
+	postmaster, _, _ := strings.Cut(string(text), "\n")
+	pids = children(postmaster)
+	for _, pid := range pids {
 		_ = syscall.Kill(pid, s) // some have ended by themselves
 	}
-	return nil
+	return pids, nil
 }
 
 // children are the processes whose parent it is, as /proc/<pid>/stat says.

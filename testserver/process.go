@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -129,8 +131,42 @@ func (p *Process) end(signal syscall.Signal, patience time.Duration) error {
 	return nil
 }
 
-// Pause stops the process with SIGSTOP, children too; Resume lets it go on.
-func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP) }
+// Pause stops the process with SIGSTOP, children too, and returns when it stands still; Resume lets it go on.
+func (p *Process) Pause() error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	pid := p.cmd.Process.Pid
+	p.mu.Unlock()
+	return stopped(pid)
+}
+
+// stopped waits until all threads of the processes stand still. The signal only asks for it: a thread that runs on another processor goes
+// on for a moment, in which a server may answer.
+func stopped(pids ...int) error {
+	const most = 10 * time.Second
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(most); ; <-tick.C {
+		left := slices.IndexFunc(pids, running)
+		if left < 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("process %d still runs %v after SIGSTOP", pids[left], most)
+		}
+	}
+}
+
+// running tells whether a thread of the process is neither stopped nor ended.
+func running(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is a good one
+	return slices.ContainsFunc(threads, func(path string) bool {
+		now, _ := state(path)
+		return now != "" && !strings.ContainsAny(now, "TtZXx")
+	})
+}
 
 // Resume lets a paused process go on.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
