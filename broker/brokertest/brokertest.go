@@ -32,6 +32,9 @@ type Guarantees struct {
 	OrderedPerAggregate bool
 	// RecoversInOrder: after a restart, what was delivered and not acknowledged comes at once, before anything newer.
 	RecoversInOrder bool
+	// GathersAcks: acknowledgements are told to the server a moment later, or when their source is closed. A server that stops in between
+	// delivers again.
+	GathersAcks bool
 	// Shares: several fetchers of one consumer divide its events among them.
 	Shares bool
 	// KeepsHistory: a consumer that subscribes for the first time gets what was published before.

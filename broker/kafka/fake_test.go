@@ -36,7 +36,7 @@ func TestKafkaObeysTheLawsOnAFakeCluster(t *testing.T) {
 		return brokertest.Backend{
 			Broker: open(t, cfg),
 			Guarantees: brokertest.Guarantees{
-				OrderedPerAggregate: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: cfg.AckWait, Prompt: 5 * time.Second,
+				OrderedPerAggregate: true, GathersAcks: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: cfg.AckWait, Prompt: 5 * time.Second,
 			},
 		}
 	})
