@@ -36,7 +36,8 @@ func TestKafkaObeysTheLawsOnAFakeCluster(t *testing.T) {
 		return brokertest.Backend{
 			Broker: open(t, cfg),
 			Guarantees: brokertest.Guarantees{
-				OrderedPerAggregate: true, GathersAcks: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: cfg.AckWait, Prompt: 5 * time.Second,
+				GathersAcks:         true,
+				OrderedPerAggregate: true, Shares: true, KeepsHistory: true, DelaysReturns: true, Redelivers: cfg.AckWait, Prompt: 5 * time.Second,
 			},
 		}
 	})

@@ -93,7 +93,8 @@ func TestKafkaObeysTheLawsOfBrokers(t *testing.T) {
 		return brokertest.Backend{
 			Broker: b,
 			Guarantees: brokertest.Guarantees{
-				Durable: true, OrderedPerAggregate: true, GathersAcks: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
+				Durable: true, GathersAcks: true,
+				OrderedPerAggregate: true, RecoversInOrder: true, Shares: true, KeepsHistory: true, DelaysReturns: true,
 				Redelivers: cfg.AckWait, SurvivesKill: true, InstancesShare: true, HandsOver: cfg.Session + 4*time.Second, Prompt: 5 * time.Second,
 			},
 			Restart: func(t *testing.T) brokertest.Broker {
