@@ -103,6 +103,10 @@ type Store interface {
 	// any of s.Leases no longer stands (token or expiry). Durable on return. Settling the same again, after an answer that
 	// was lost, changes nothing (an event that is not where the settlement would take it from is left alone).
 	Settle(ctx context.Context, s Settlement) error
+	// Hasten makes blocked aggregates of the leases' lanes due now that would be due later: those whose last failure's text begins
+	// with mark, up to most of them, and tells how many. Those that are held for a person stay so. It says nothing about leases: an
+	// aggregate that is due is tried by whoever has its lane.
+	Hasten(ctx context.Context, leases []Lease, mark string, most int, now time.Time) (int, error)
 }
 
 // Publisher is what the relay needs of a broker.

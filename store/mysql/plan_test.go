@@ -18,7 +18,7 @@ var hot = []string{
 	"InsertEvent", "NextDue", "AnyBelow", "ClaimLanes", "DueAggregates", "ClaimQueue", "DueDelayed", "PromoteDelayed", "DeleteDelayed",
 	"SharedLanes", "LockLanes", "DeletePending", "DeleteWaiting", "PendingToWaiting", "WaitingAggregates", "PendingAggregate",
 	"WaitingAggregate", "WaitingFailed", "BuryPending", "BuryWaiting", "BlockAggregate", "HoldAggregate", "QueueHead", "BlockWaiting",
-	"UnblockEmpty", "QueueGoesOn", "JoinRelays", "ForgetRelay", "ForgetExpired", "RenewLanes", "FreeLanes", "FreeableLanes", "TakeLanes",
+	"UnblockEmpty", "QueueGoesOn", "DueLater", "Hasten", "JoinRelays", "ForgetRelay", "ForgetExpired", "RenewLanes", "FreeLanes", "FreeableLanes", "TakeLanes",
 	"InsertMark", "FindMark", "DeleteMark", "RaiseVersion", "LockBlocked", "EnqueueMessage", "TailPosition", "HeadPosition",
 	"DeadPosition", "MessageFailed", "FindPosition", "DeleteMessage", "BlockConsumer", "HoldConsumer", "BlockConsumerOnce",
 	"UnblockConsumer", "ConsumerGoesOn", "DueQueues", "LockQueue", "ReadQueue", "InsertDeadLetter", "LockGroup", "AddCall", "NextCall",

@@ -171,6 +171,16 @@ DELETE b FROM outbox_blocked AS b FORCE INDEX (PRIMARY) WHERE b.aggregate_digest
 -- A head that has not failed is due at once; one that has keeps its own time.
 UPDATE outbox_blocked FORCE INDEX (PRIMARY) SET next_attempt_at = ?, attempts = 0 WHERE aggregate_digest IN (:digests) AND held = 0
 
+-- name: DueLater
+-- Read without locks, by the same statement whatever the number of lanes; only as many rows are looked at as it takes, and those that
+-- wait for something else.
+SELECT aggregate_digest FROM outbox_blocked FORCE INDEX (outbox_blocked_due)
+ WHERE lane IN (:lanes) AND held = 0 AND next_attempt_at > ? AND LEFT(last_error, CHAR_LENGTH(?)) = ? LIMIT ?
+
+-- name: Hasten
+-- What was settled since it was read has another time or is gone; the lanes are locked.
+UPDATE outbox_blocked FORCE INDEX (PRIMARY) SET next_attempt_at = ? WHERE aggregate_digest IN (:digests) AND held = 0 AND next_attempt_at > ?
+
 -- Leases -------------------------------------------------------------------------------------------------------------
 
 -- name: JoinRelays

@@ -199,6 +199,18 @@ UPDATE outbox_blocked AS b SET next_attempt_at = $2, attempts = 0
  WHERE b.aggregate_digest = ANY ($1::bytea[]) AND b.held = 0
    AND (SELECT w.attempts FROM outbox_waiting AS w WHERE w.aggregate_digest = b.aggregate_digest ORDER BY w.aggregate_digest, w.seq LIMIT 1) = 0
 
+-- name: Hasten
+-- Those that are due later, lane by lane; only as many are looked at as it takes, and those that wait for something else. A row that
+-- a settlement or an operator has locked is passed over: who waits for nobody is in no deadlock.
+UPDATE outbox_blocked AS b SET next_attempt_at = $2
+  FROM (SELECT x.aggregate_digest FROM unnest($1::smallint[]) AS l (lane)
+         CROSS JOIN LATERAL (
+               SELECT o.aggregate_digest FROM outbox_blocked AS o
+                WHERE o.lane = l.lane AND o.held = 0 AND o.next_attempt_at > $2 AND left(o.last_error, length($3::text)) = $3::text
+                ORDER BY o.lane, o.held, o.next_attempt_at LIMIT $4::bigint FOR UPDATE SKIP LOCKED) AS x
+         LIMIT $4::bigint) AS s
+ WHERE b.aggregate_digest = s.aggregate_digest
+
 -- Leases -------------------------------------------------------------------------------------------------------------
 
 -- name: JoinRelays

@@ -30,7 +30,7 @@ func TestNoStatementOfTheHotPathsScansATableOrSortsABacklog(t *testing.T) {
 	for _, name := range []string{
 		"InsertEvent", "NextDue", "ClaimLanes", "DueLanes", "DueAggregates", "ClaimQueue", "DueDelayed", "PromoteDelayed", "DeleteDelayed",
 		"LeasesStand", "DeletePending", "DeleteWaiting", "WaitingAggregates", "PendingAggregate", "WaitingAggregate", "PendingToWaiting", "WaitingFailed", "BuryPending", "BuryWaiting", "BlockWaiting",
-		"UnblockEmpty", "QueueGoesOn", "InsertMark", "FindMark", "DeleteMark", "RaiseVersion", "AnyBlocked", "BlockedOf", "EnqueueMessage",
+		"UnblockEmpty", "QueueGoesOn", "Hasten", "InsertMark", "FindMark", "DeleteMark", "RaiseVersion", "AnyBlocked", "BlockedOf", "EnqueueMessage",
 		"EnqueueHead", "MessageFailed", "FindPosition", "HeadPosition", "DeleteMessage", "UnblockConsumer", "ConsumerGoesOn", "DueQueues",
 		"ReadQueue", "AddCall", "NextCall", "ClaimExpiredCalls", "ClaimWaitingCalls", "FinishCall", "FindRequest", "RecordRequest",
 		"FindDeadEvent", "RequeueDead", "ReleaseAggregate", "FindLetter", "ReleaseConsumer", "EventsBelow", "EventsAbove", "DueSince", "PurgeMarks", "PurgeRequests", "PurgeCalls",

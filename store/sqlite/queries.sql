@@ -180,6 +180,14 @@ UPDATE outbox_blocked SET next_attempt_at = ?2, attempts = 0
  WHERE aggregate_digest IN (SELECT unhex(value) FROM json_each(?1)) AND held = 0
    AND (SELECT w.attempts FROM outbox_waiting AS w WHERE w.aggregate_digest = outbox_blocked.aggregate_digest ORDER BY w.seq LIMIT 1) = 0
 
+-- name: Hasten
+-- Those that are due later, lane by lane; only as many are looked at as it takes, and those that wait for something else.
+UPDATE outbox_blocked SET next_attempt_at = ?2
+ WHERE aggregate_digest IN (
+       SELECT b.aggregate_digest FROM outbox_lane AS l
+        CROSS JOIN outbox_blocked AS b ON b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > ?2
+        WHERE (?1 >> l.lane) & 1 AND substr(b.last_error, 1, length(?3)) = ?3 LIMIT ?4 + 0)
+
 -- Leases -------------------------------------------------------------------------------------------------------------
 
 -- name: JoinRelays

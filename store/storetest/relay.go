@@ -23,6 +23,7 @@ func relayLaws[TX any]() []law[TX] {
 		{"delayed events are not seen before their time and join in order", delayedJoin[TX]},
 		{"an event in no list of a settlement stays as it is", untouchedStays[TX]},
 		{"a settlement repeated after a lost answer changes nothing", repeatedSettlement[TX]},
+		{"blocked aggregates that wait for the same are hastened, others and held ones are not", hastened[TX]},
 		{"a long error is cut at a character's border and stops nothing", longError[TX]},
 		{"claims are of the leased lanes only", onlyLeasedLanes[TX]},
 	}
