@@ -142,8 +142,9 @@ func (s *session) claimed(req request, claim Claim, err error) {
 	if err != nil {
 		s.claimFaults++
 		s.claimNotBy = s.clock().Add(s.pace.Delay(s.claimFaults))
-		s.trouble("events could not be claimed", err)
+		s.fails(&s.logs.claims, "events could not be claimed", err)
 	} else {
+		s.works(&s.logs.claims, "events can be claimed again")
 		s.claimFaults = 0
 	}
 	stale := s.outage && !req.probe // another worker's batch has met the outage since the claim began
@@ -290,12 +291,12 @@ func (s *session) finished(b *batch, out outcome) {
 		s.suspectAt = now.Add(s.cfg.Outage.Delay(1))
 		s.probeLater(now, b.doubt)
 		s.count(func(c *Stats) { c.Outages++; c.InOutage = true })
-		s.trouble("the broker takes no events now; one at a time will try until it does", out.outage)
+		s.fails(&s.logs.broker, "the broker takes no events now; one at a time will try until it does", out.outage)
 	case out.outage != nil && b.probe:
 		s.outageTries++
 		s.suspectAt = now.Add(s.cfg.Outage.Delay(s.outageTries))
 		s.probeLater(now, b.doubt)
-		s.trouble("the broker still takes no events", out.outage, "probes", s.outageTries-1)
+		s.fails(&s.logs.broker, "the broker still takes no events", out.outage)
 	case s.outage && out.reached:
 		s.recovered()
 	case s.outage && b.probe && b.events[0].Malformed != nil: // nothing was asked of the broker
@@ -319,5 +320,5 @@ func (s *session) recovered() {
 	s.outage = false
 	s.stir()
 	s.count(func(c *Stats) { c.InOutage = false })
-	s.cfg.Log.Info("the broker takes events again", "relay", s.cfg.Name, "probes", s.outageTries)
+	s.works(&s.logs.broker, "the broker takes events again")
 }

@@ -83,9 +83,10 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 		// It may have been done all the same, and only its answer was lost: balancing stays as it is.
 		s.leaseFaults++
 		s.leaseAt = now.Add(min(s.pace.Delay(s.leaseFaults), s.cfg.Lease/6))
-		s.trouble("leases could not be renewed", err)
+		s.fails(&s.logs.leases, "leases could not be renewed", err)
 		return
 	}
+	s.works(&s.logs.leases, "leases can be renewed again")
 	s.leaseFaults, s.distrusted, s.balancing = 0, false, false
 	s.trust.Store(int64(started.Sub(s.began) + s.cfg.Lease - s.cfg.Lease/10))
 	leases = slices.Clone(leases)

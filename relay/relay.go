@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +34,7 @@ type Relay struct {
 	calls     atomic.Int64 // of Publish that have not returned yet, those that were given up included
 	answered  atomic.Int64 // calls of Publish in which the broker answered for an event
 	suspects  suspects
+	logs      outages
 
 	mu    sync.Mutex
 	stats Stats
@@ -108,13 +108,6 @@ func (r *Relay) count(change func(*Stats)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.stats)
-}
-
-// trouble makes an error visible. It never carries a payload: only keys, types and what the store or the broker said.
-func (r *Relay) trouble(message string, err error, args ...any) {
-	what := convergo.Clip(err.Error(), maxShownError)
-	r.count(func(s *Stats) { s.LastError, s.LastErrorAt = message+": "+what, r.cfg.Now() })
-	r.cfg.Log.Warn(message, slices.Concat([]any{"relay", r.cfg.Name, "error", what}, args)...)
 }
 
 // suspects are the aggregates whose last publish gave no answer: it hung, or the publisher panicked. Which event of the

@@ -138,7 +138,7 @@ func TestTheLogOfAnOutageTellsItsCause(t *testing.T) {
 		}
 		add(t, store, event("O-1", 1))
 		r := start(store, b, relay.Config{Log: slog.New(slog.NewTextHandler(&lines, nil))})
-		pass(10 * time.Second)
+		pass(2 * time.Minute)
 		refuses.Store(false)
 		until(t, time.Minute, "the event", b.has(1))
 		r.stop(t)

@@ -285,7 +285,7 @@ func (s *session) settle(t *turn) error {
 			return err
 		}
 		s.cfg.Probe.At("relay.settled")
-		s.tell(st, t.firstFail)
+		s.tell(st, t)
 	}
 	s.count(func(c *Stats) { c.Unavailable += t.unavailable })
 	return nil
@@ -315,9 +315,10 @@ func (s *session) record(st Settlement) error {
 		err := s.store.Settle(ctx, st)
 		cancel()
 		if err == nil || errors.Is(err, ErrLeaseLost) {
+			s.works(&s.logs.settlements, "published events can be settled again")
 			return err
 		}
-		s.trouble("published events could not be settled", err, "events", len(st.Sent), "attempt", attempt)
+		s.fails(&s.logs.settlements, "published events could not be settled", err, "events", len(st.Sent))
 		timer := time.NewTimer(s.pace.Delay(attempt))
 		select {
 		case <-s.hard.Done():
@@ -332,8 +333,8 @@ func (s *session) record(st Settlement) error {
 // key of any length, and errors repeat it.
 const maxShownError = 2000
 
-// tell counts and reports a settlement that is durable.
-func (s *session) tell(st Settlement, firstFail error) {
+// tell counts and reports a settlement of a turn that is durable.
+func (s *session) tell(st Settlement, t *turn) {
 	s.count(func(c *Stats) {
 		c.Sent += int64(len(st.Sent))
 		c.Failed += int64(len(st.Failed))
@@ -341,7 +342,11 @@ func (s *session) tell(st Settlement, firstFail error) {
 	})
 	if n := len(st.Failed); n > 0 {
 		f := st.Failed[0]
-		s.trouble("events could not be published and will be tried again", firstFail,
+		tell := s.trouble
+		if t.unavailable == int64(n) {
+			tell = s.unavailable
+		}
+		tell("events could not be published and will be tried again", t.firstFail,
 			"events", n, "first", f.Event.Key, "type", convergo.Clip(f.Event.Type, convergo.MaxNameBytes), "attempt", f.Attempts+1, "next", f.Next)
 	}
 	for _, f := range st.Dead {
