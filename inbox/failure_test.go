@@ -66,7 +66,7 @@ func TestAKeyUsedAgainWhileItsMessageWaitsIsADeadLetterToo(t *testing.T) {
 			settle()
 			sick.Store(false)
 			for _, l := range open(t, s) {
-				if err := s.RedriveLetter(t.Context(), l.ID, "ann", time.Now()); err != nil {
+				if err := s.RedriveLetter(t.Context(), l.ID, "ann", "", time.Now()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -167,7 +167,7 @@ func TestARedrivenLetterGoesFirstAndTheRestFollowsInOrder(t *testing.T) {
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("dead letters: %v %v", dead, err)
 		}
-		same(t, "redrive", s.RedriveLetter(t.Context(), dead[0].ID, "ann", time.Now()), nil)
+		same(t, "redrive", s.RedriveLetter(t.Context(), dead[0].ID, "ann", "", time.Now()), nil)
 		src.send(event("O-1", 4))
 		c.Wake()
 		settle()
@@ -296,7 +296,7 @@ func TestAMalformedMessageNeverReachesAHandlerHoweverOftenItIsRedriven(t *testin
 		settle()
 		for range 2 {
 			for _, l := range open(t, s) {
-				if err := s.RedriveLetter(t.Context(), l.ID, "ann", time.Now()); err != nil {
+				if err := s.RedriveLetter(t.Context(), l.ID, "ann", "", time.Now()); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -18,6 +18,8 @@ var (
 	// ErrEarlierDead: an earlier event of the same aggregate is dead too; redrive or discard that one first, so that the
 	// aggregate's order is kept.
 	ErrEarlierDead = errors.New("an earlier one of the same aggregate is dead too: redrive or discard that one first")
+	// ErrQueued: the dead letter has no key, and a message with the same payload waits in the consumer's queue.
+	ErrQueued = errors.New("another message without a key waits in the consumer's queue: wait until that one is through")
 )
 
 // MaxPageBytes is how much of payloads one list of dead events or dead letters has; a single one may be larger.
@@ -93,13 +95,14 @@ type Outbox interface {
 	// more than MaxPageBytes together. None is the end.
 	DeadEvents(ctx context.Context, limit int, after int64) ([]DeadEvent, error)
 	// RedriveEvent sends a dead event again: it goes back to the head of its aggregate's queue with no attempts, due at now.
-	// ErrNotFound; ErrEarlierDead.
-	RedriveEvent(ctx context.Context, id int64, now time.Time) error
-	// DiscardEvent gives a dead event up for good; its aggregate's queue goes on. It is kept on record, with by and reason.
-	// ErrNotFound.
+	// by and reason are kept on record: see Trail. ErrNotFound; ErrEarlierDead.
+	RedriveEvent(ctx context.Context, id int64, by, reason string, now time.Time) error
+	// DiscardEvent gives a dead event up for good; its aggregate's queue goes on. It is kept on record, with by and reason, as
+	// long as a sent one, and that it was done for good: see Trail. ErrNotFound.
 	DiscardEvent(ctx context.Context, id int64, by, reason string, now time.Time) error
 	// Replay makes events pending again that were written, or were to be delivered, at or after since and have been sent; in
-	// the order of writing. It returns how many. Not atomic: on an error some may be pending.
+	// the order of writing. It returns how many. Not atomic: on an error some may be pending. Programs replay too, so it is the
+	// caller who records a person's: see Trail.
 	Replay(ctx context.Context, since, now time.Time) (int, error)
 }
 
@@ -109,9 +112,10 @@ type Inbox interface {
 	// after ("": from the start); fewer when their payloads are more than MaxPageBytes together. None is the end.
 	DeadLetters(ctx context.Context, consumer string, limit int, after string) ([]DeadLetter, error)
 	// RedriveLetter applies a dead letter again: it goes back to the head of its aggregate's queue with no attempts, and its
-	// dedup mark is removed in the same transaction. ErrNotFound; ErrEarlierDead.
-	RedriveLetter(ctx context.Context, id, by string, now time.Time) error
-	// DiscardLetter gives a dead letter up for good; its aggregate's queue goes on. ErrNotFound.
+	// dedup mark is removed in the same transaction. by and reason are kept on record: see Trail. ErrNotFound; ErrEarlierDead;
+	// ErrQueued.
+	RedriveLetter(ctx context.Context, id, by, reason string, now time.Time) error
+	// DiscardLetter gives a dead letter up for good; its aggregate's queue goes on. by and reason are kept on record. ErrNotFound.
 	DiscardLetter(ctx context.Context, id, by, reason string, now time.Time) error
 }
 
@@ -134,4 +138,5 @@ type Store interface {
 	Outbox
 	Inbox
 	Keeper
+	Trail
 }

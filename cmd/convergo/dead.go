@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/user"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
@@ -103,7 +99,7 @@ const mostListed = 400
 const deadPage = 50
 
 // open opens the store, for reading only when nothing is to be changed.
-func (p deadPlace) open(ctx context.Context, change bool) (*graves, error) {
+func (p deadPlace) open(ctx context.Context, change bool, log *slog.Logger) (*graves, error) {
 	address, name := p.Database, "outbox"
 	switch {
 	case p.Service != "" && !slices.Contains(serviceNames(), p.Service):
@@ -116,7 +112,7 @@ func (p deadPlace) open(ctx context.Context, change bool) (*graves, error) {
 	case address == "" || strings.Contains(address, "{service}"):
 		return nil, misuse(errors.New("whose? Name a service of the platform with --service, or the outbox of an application with --database URL"))
 	}
-	store, err := openTables(ctx, name, address, change)
+	store, err := openTables(ctx, name, address, change, log)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +232,7 @@ func (c deadListCommand) Run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	g, err := c.open(ctx, false)
+	g, err := c.open(ctx, false, discarded())
 	if err != nil {
 		return err
 	}
@@ -288,7 +284,7 @@ type deadShowCommand struct {
 
 // Run shows one.
 func (c deadShowCommand) Run(ctx context.Context, s streams) (err error) {
-	g, err := c.open(ctx, false)
+	g, err := c.open(ctx, false, discarded())
 	if err != nil {
 		return err
 	}
@@ -303,184 +299,4 @@ func (c deadShowCommand) Run(ctx context.Context, s streams) (err error) {
 		return writeDeadOne(s.out, i, whole)
 	}
 	return describeDead(s.out, i, whole)
-}
-
-// deadAct is which ones, and how fast.
-type deadAct struct {
-	deadPlace  `embed:""`
-	deadChoice `embed:""`
-	IDs        []string `arg:"" optional:"" name:"id" help:"Their ids."`
-	All        bool     `env:"-" help:"All that fit the filters, instead of ids."`
-	DryRun     bool     `env:"-" help:"Say which, and do nothing."`
-	Rate       float64  `env:"-" default:"100" help:"How many a second at most; 0 for no limit (default: ${default})."`
-	By         string   `env:"-" placeholder:"NAME" help:"Who does it; kept on record where the API keeps it (default: you)."`
-}
-
-type deadRedriveCommand struct {
-	deadAct `embed:""`
-}
-
-// Run sends again.
-func (c deadRedriveCommand) Run(ctx context.Context, s streams) error {
-	return c.act(ctx, s, "redriven", func(g *graves, id, by string) error {
-		if g.letters {
-			return g.store.RedriveLetter(ctx, id, by, time.Now())
-		}
-		n, err := eventID(id)
-		if err != nil {
-			return err
-		}
-		return g.store.RedriveEvent(ctx, n, time.Now())
-	})
-}
-
-type deadDiscardCommand struct {
-	deadAct `embed:""`
-	Reason  string `env:"-" required:"" placeholder:"TEXT" help:"Why; kept on record."`
-}
-
-// Run gives up for good.
-func (c deadDiscardCommand) Run(ctx context.Context, s streams) error {
-	if n := len(strings.TrimSpace(c.Reason)); n < 3 || len(c.Reason) > 500 {
-		return misuse(errors.New("--reason has 3 to 500 bytes"))
-	}
-	return c.act(ctx, s, "discarded", func(g *graves, id, by string) error {
-		if g.letters {
-			return g.store.DiscardLetter(ctx, id, by, c.Reason, time.Now())
-		}
-		n, err := eventID(id)
-		if err != nil {
-			return err
-		}
-		return g.store.DiscardEvent(ctx, n, by, c.Reason, time.Now())
-	})
-}
-
-// act does it to those that were chosen. One that cannot be helped does not stop the others.
-func (c deadAct) act(ctx context.Context, s streams, done string, do func(g *graves, id, by string) error) (err error) {
-	now := time.Now()
-	fits, err := c.fits(now)
-	switch {
-	case err != nil:
-		return err
-	case c.All == (len(c.IDs) > 0):
-		return misuse(errors.New("which? Give ids, or --all with filters; `convergo dead list` shows them"))
-	case !c.All && c.deadChoice != (deadChoice{}):
-		return misuse(errors.New("ids and filters do not go together: with filters use --all"))
-	case !(c.Rate >= 0):
-		return misuse(errors.New("--rate is not negative"))
-	}
-	g, err := c.open(ctx, !c.DryRun)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, g.close()) }()
-	by := c.By
-	if by == "" {
-		by = me()
-	}
-	t := &toll{out: s.out, done: done, dry: c.DryRun, asJSON: c.JSON, do: func(id string) error { return do(g, id, by) }}
-	if c.Rate > 0 {
-		t.limit = rate.NewLimiter(rate.Limit(c.Rate), 1)
-	}
-	if c.All {
-		err = g.each(ctx, "", now, fits, func(i deadItem) (bool, error) { return true, t.one(ctx, i.id, string(i.event.Key)) })
-	} else {
-		err = g.named(ctx, c.IDs, t)
-	}
-	return errors.Join(err, t.report())
-}
-
-// named does it to those of the ids: events as they are named, letters oldest first, because all are read to find one.
-func (g graves) named(ctx context.Context, ids []string, t *toll) error {
-	if g.letters {
-		left := map[string]bool{}
-		for _, id := range ids {
-			left[id] = true
-		}
-		err := g.each(ctx, "", time.Time{}, func(i deadItem) bool { return left[i.id] }, func(i deadItem) (bool, error) {
-			delete(left, i.id)
-			return len(left) > 0, t.one(ctx, i.id, string(i.event.Key))
-		})
-		for id := range left {
-			if err == nil {
-				t.refuse(id, g.none(id))
-			}
-		}
-		return err
-	}
-	for _, id := range ids {
-		i, err := g.find(ctx, id)
-		switch {
-		case errors.Is(err, ops.ErrNotFound):
-			t.refuse(id, err)
-		case err != nil:
-			return err
-		default:
-			if err := t.one(ctx, i.id, string(i.event.Key)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// toll counts what was done.
-type toll struct {
-	out         io.Writer
-	done        string
-	dry, asJSON bool
-	limit       *rate.Limiter
-	do          func(id string) error
-	did         []string
-	refused     map[string]string
-}
-
-// one does it to one. Its error ends the whole: the database's, or an interruption.
-func (t *toll) one(ctx context.Context, id, key string) error {
-	if !t.dry {
-		if t.limit != nil {
-			if err := t.limit.Wait(ctx); err != nil {
-				return err
-			}
-		}
-		err := t.do(id)
-		if errors.Is(err, ops.ErrNotFound) || errors.Is(err, ops.ErrEarlierDead) {
-			t.refuse(id, err)
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", id, err)
-		}
-	}
-	t.did = append(t.did, id)
-	if t.asJSON {
-		return nil
-	}
-	would := ""
-	if t.dry {
-		would = "would be "
-	}
-	_, err := fmt.Fprintf(t.out, "%s %s%s (%s)\n", id, would, t.done, printable(key))
-	return err
-}
-
-func (t *toll) refuse(id string, why error) {
-	if t.refused == nil {
-		t.refused = map[string]string{}
-	}
-	t.refused[id] = strings.TrimPrefix(why.Error(), id+": ") // the id is said with it
-}
-
-// me is who runs the program, as far as the system tells.
-func me() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return name
-	}
-	return name + "@" + host
 }

@@ -18,6 +18,14 @@ import (
 
 func discarded() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// logOf is where a command that changes something says so besides its answer. At a terminal the answer is enough.
+func logOf(s streams) *slog.Logger {
+	if s.terminal {
+		return discarded()
+	}
+	return logger("info", false, s.err)
+}
+
 // deadLine is one of a list as JSON: what the API shows, without the payload.
 type deadLine struct {
 	ID        string       `json:"id"`
@@ -132,6 +140,36 @@ func cut(text string, most int) string {
 		return text
 	}
 	return string([]rune(text)[:most]) + "…"
+}
+
+// toll counts what was done.
+type toll struct {
+	out         io.Writer
+	done        string
+	dry, asJSON bool
+	did         []string
+	refused     map[string]string
+}
+
+// add says that it was done to one, or would be.
+func (t *toll) add(i chosen) error {
+	t.did = append(t.did, i.id)
+	if t.asJSON {
+		return nil
+	}
+	would := ""
+	if t.dry {
+		would = "would be "
+	}
+	_, err := fmt.Fprintf(t.out, "%s %s%s (%s)\n", i.id, would, t.done, printable(i.key))
+	return err
+}
+
+func (t *toll) refuse(id string, why error) {
+	if t.refused == nil {
+		t.refused = map[string]string{}
+	}
+	t.refused[id] = strings.TrimPrefix(why.Error(), id+": ") // the id is said with it
 }
 
 // report says how many, and fails when there was one that nothing was done to.

@@ -209,16 +209,26 @@ func (o operations) deadEvents(ctx context.Context, in *pageInput) (*deadOutput,
 	return &out, nil
 }
 
-type actInput struct {
-	Key string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
-	ID  string `path:"id" maxLength:"64"`
+type redriveInput struct {
+	Key  string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
+	ID   string `path:"id" maxLength:"64"`
+	Body *struct {
+		Reason string `json:"reason,omitempty" maxLength:"255" doc:"why; kept on record"`
+	}
+}
+
+func (r redriveInput) reason() string {
+	if r.Body == nil {
+		return ""
+	}
+	return r.Body.Reason
 }
 
 type discardInput struct {
 	Key  string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
 	ID   string `path:"id" maxLength:"64"`
 	Body struct {
-		Reason string `json:"reason" minLength:"3" maxLength:"500" doc:"why; kept on record"`
+		Reason string `json:"reason" minLength:"3" maxLength:"255" doc:"why; kept on record"`
 	}
 }
 
@@ -240,6 +250,8 @@ func act(ctx context.Context, id, done string, change func(ctx context.Context, 
 		return nil, trade.NotFound("path.id", ops.ErrNotFound.Error())
 	case errors.Is(err, ops.ErrEarlierDead):
 		return nil, trade.Conflict("path.id", ops.ErrEarlierDead.Error(), "begin with the oldest of the list")
+	case errors.Is(err, ops.ErrQueued):
+		return nil, trade.Conflict("path.id", ops.ErrQueued.Error(), "redrive it when the backlog has no inbox_waiting")
 	case err != nil:
 		return nil, err
 	}
@@ -255,8 +267,10 @@ func afterCommit(ctx context.Context, wake func()) {
 	}
 }
 
-func (o operations) redriveLetter(ctx context.Context, in *actInput) (*actOutput, error) {
-	out, err := act(ctx, in.ID, "redriven", func(ctx context.Context, by string) error { return o.store.RedriveLetter(ctx, in.ID, by, time.Now()) })
+func (o operations) redriveLetter(ctx context.Context, in *redriveInput) (*actOutput, error) {
+	out, err := act(ctx, in.ID, "redriven", func(ctx context.Context, by string) error {
+		return o.store.RedriveLetter(ctx, in.ID, by, in.reason(), time.Now())
+	})
 	if err == nil && o.inbox != nil {
 		afterCommit(ctx, o.inbox.Wake)
 	}
@@ -287,8 +301,10 @@ func (o operations) onEvent(ctx context.Context, id, done string, change func(ct
 	return out, err
 }
 
-func (o operations) redriveEvent(ctx context.Context, in *actInput) (*actOutput, error) {
-	return o.onEvent(ctx, in.ID, "redriven", func(ctx context.Context, id int64, _ string) error { return o.store.RedriveEvent(ctx, id, time.Now()) })
+func (o operations) redriveEvent(ctx context.Context, in *redriveInput) (*actOutput, error) {
+	return o.onEvent(ctx, in.ID, "redriven", func(ctx context.Context, id int64, by string) error {
+		return o.store.RedriveEvent(ctx, id, by, in.reason(), time.Now())
+	})
 }
 
 func (o operations) discardEvent(ctx context.Context, in *discardInput) (*actOutput, error) {
@@ -300,7 +316,8 @@ func (o operations) discardEvent(ctx context.Context, in *discardInput) (*actOut
 type replayInput struct {
 	Key  string `header:"Idempotency-Key" required:"true" doc:"1 to 255 bytes, your choice"`
 	Body struct {
-		Since time.Time `json:"since" doc:"events written at or after this time, UTC"`
+		Since  time.Time `json:"since" doc:"events written at or after this time, UTC"`
+		Reason string    `json:"reason,omitempty" maxLength:"255" doc:"why; kept on record"`
 	}
 }
 
@@ -314,7 +331,12 @@ func (o operations) replay(ctx context.Context, in *replayInput) (*replayOutput,
 	if err := trade.RequireOperator(ctx); err != nil {
 		return nil, err
 	}
-	n, err := o.store.Replay(ctx, in.Body.Since, time.Now())
+	by, _ := trade.PrincipalOf(ctx)
+	now := time.Now()
+	if err := o.store.Record(ctx, replayed(in.Body.Since, by.String(), in.Body.Reason, now)); err != nil {
+		return nil, err
+	}
+	n, err := o.store.Replay(ctx, in.Body.Since, now)
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/convergo/convergo/ops"
 )
 
 // replayCommand is `convergo replay`: a broker that lost its data is filled again from the outboxes.
@@ -16,6 +19,8 @@ type replayCommand struct {
 	Services []string `default:"${services}" placeholder:"a,b" help:"Services whose events are sent again (default: all)."`
 	Outbox   string   `placeholder:"URL" help:"The outbox of an application that convergo relay serves, instead of the platform's."`
 	Since    string   `required:"" placeholder:"TIME" help:"Events written at or after this time: RFC 3339 (2026-11-29T08:00:00Z), or how long ago (2h)."`
+	By       string   `env:"-" placeholder:"NAME" help:"Who does it; kept on record (default: you)."`
+	Reason   string   `env:"-" placeholder:"TEXT" help:"Why; kept on record."`
 }
 
 // since reads a time, or a duration before now.
@@ -40,11 +45,17 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	if err == nil {
 		err = c.validate()
 	}
+	if err == nil && max(len(c.By), len(c.Reason)) > ops.MaxText {
+		err = fmt.Errorf("--by and --reason have at most %d bytes", ops.MaxText)
+	}
 	if err != nil {
 		return misuse(err)
 	}
+	if c.By == "" {
+		c.By = me()
+	}
 	if c.Outbox != "" {
-		n, err := replay(ctx, "outbox", c.Outbox, from, now)
+		n, err := c.replay(ctx, "outbox", c.Outbox, from, now, logOf(s))
 		if err == nil {
 			_, err = fmt.Fprintf(s.out, "%s sent again\n", are(n, "event"))
 		}
@@ -56,7 +67,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 		}
 	}
 	for _, name := range c.Services { // all are there before any is changed
-		store, err := openTables(ctx, name, c.databaseURL(c.Data, name), false)
+		store, err := openTables(ctx, name, c.databaseURL(c.Data, name), false, discarded())
 		if err == nil {
 			err = store.Close()
 		}
@@ -65,7 +76,7 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 		}
 	}
 	for _, name := range c.Services {
-		n, err := replay(ctx, name, c.databaseURL(c.Data, name), from, now)
+		n, err := c.replay(ctx, name, c.databaseURL(c.Data, name), from, now, logOf(s))
 		if err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
 		}
@@ -76,13 +87,22 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	return nil
 }
 
-func replay(ctx context.Context, name, database string, from, now time.Time) (n int, err error) {
-	store, err := openTables(ctx, name, database, true)
+// replay records first who does it and why: some may be pending when it fails.
+func (c replayCommand) replay(ctx context.Context, name, database string, from, now time.Time, log *slog.Logger) (n int, err error) {
+	store, err := openTables(ctx, name, database, true, log)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	if err = store.Record(ctx, replayed(from, c.By, c.Reason, now)); err != nil {
+		return 0, err
+	}
 	return store.Replay(ctx, from, now)
+}
+
+// replayed is a replay as it is recorded.
+func replayed(since time.Time, by, reason string, now time.Time) ops.Act {
+	return ops.Act{Target: ops.TargetSent, ID: since.UTC().Format(time.RFC3339Nano), Move: ops.MoveReplay, By: by, Reason: reason, At: now}
 }
 
 // are is "1 event is", "2 events are".

@@ -67,8 +67,8 @@ func openStore(ctx context.Context, name, text string, probe convergo.Probe, log
 
 // openTables opens a database that has its tables, for reading only when nothing is to be changed. One that is not there, or whose tables
 // are those of an older version, is left as it is: repairing is no migration, and a mistyped address is no new database.
-func openTables(ctx context.Context, name, text string, change bool) (*opened, error) {
-	o := storeOptions{name: name, readOnly: true, log: discarded()}
+func openTables(ctx context.Context, name, text string, change bool, log *slog.Logger) (*opened, error) {
+	o := storeOptions{name: name, readOnly: true, log: log}
 	store, err := openStoreWith(ctx, text, o)
 	if err != nil {
 		return nil, err

@@ -30,8 +30,8 @@ CREATE TEMP TABLE effect AS /*union:SELECT 'SCHEMA' AS service, effect_key, orde
 CREATE INDEX temp.effect_key ON effect (effect_key, service)
 
 -- name: change
--- Every transition of every state machine.
-CREATE TEMP TABLE change AS /*union:SELECT 'SCHEMA' AS service, id, machine, entity_id, move, from_state, to_state, cause, cause_key, version, at FROM SCHEMA.machine_transition*/
+-- Every transition of every state machine; what persons did to dead events and letters stands among them and is none.
+CREATE TEMP TABLE change AS /*union:SELECT 'SCHEMA' AS service, id, machine, entity_id, move, from_state, to_state, cause, cause_key, version, at FROM SCHEMA.machine_transition WHERE machine NOT LIKE 'ops.%'*/
 
 -- name: change index
 CREATE INDEX temp.change_entity ON change (machine, entity_id, id)

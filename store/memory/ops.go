@@ -40,7 +40,7 @@ func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) ([]ops.D
 }
 
 // RedriveEvent implements ops.Outbox.
-func (s *Store) RedriveEvent(ctx context.Context, id int64, now time.Time) error {
+func (s *Store) RedriveEvent(ctx context.Context, id int64, by, reason string, now time.Time) error {
 	return s.change(ctx, "redrive event", func(tx *Tx) error {
 		d, e, err := tx.deadEvent(id)
 		if err != nil {
@@ -54,6 +54,7 @@ func (s *Store) RedriveEvent(ctx context.Context, id int64, now time.Time) error
 		tx.now.dead = tx.now.dead.del(id)
 		tx.now.waiting = tx.now.waiting.put(placeInQueue{e.digest, d.seq}, waitingRow{id: id})
 		tx.relent(e.digest, e.event.Aggregate, convergo.Micros(now))
+		tx.recordEvent(e, ops.MoveRedrive, by, reason, now)
 		tx.AfterCommit(s.wakeEvents)
 		return nil
 	})
@@ -69,6 +70,7 @@ func (s *Store) DiscardEvent(ctx context.Context, id int64, by, reason string, n
 		tx.now.dead = tx.now.dead.del(id)
 		tx.now.discarded = tx.now.discarded.put(id, discardedRow{d, by, reason, convergo.Micros(now)})
 		tx.relent(e.digest, e.event.Aggregate, convergo.Micros(now))
+		tx.recordEvent(e, ops.MoveDiscard, by, reason, now)
 		tx.AfterCommit(s.wakeEvents)
 		return nil
 	})
@@ -161,7 +163,7 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 
 // RedriveLetter implements ops.Inbox. The mark of another message under the same key (one that was applied, when the
 // letter is there because its payload differs) stays: the letter would be an effect of that key for the second time.
-func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time) error {
+func (s *Store) RedriveLetter(ctx context.Context, id, by, reason string, now time.Time) error {
 	return s.change(ctx, "redrive letter", func(tx *Tx) error {
 		d, err := tx.openLetter(id)
 		if err != nil {
@@ -173,7 +175,8 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time)
 				return fmt.Errorf("letter %s (%s): letter %s: %w", id, d.event.Key, other, ops.ErrEarlierDead)
 			}
 		}
-		tx.closeLetter(d, ops.Redriven, by, "", now)
+		tx.closeLetter(d, ops.Redriven, by, reason, now)
+		tx.recordLetter(d, ops.MoveRedrive, by, reason, now)
 		tx.unmark(d.consumer, d.event)
 		tx.unqueue(d.consumer, d.event) // a redelivery that queued behind its own dead letter
 		tx.queueAt(d.consumer, d.place, inWaitingRow{event: d.event, at: convergo.Micros(now)})
@@ -190,6 +193,7 @@ func (s *Store) DiscardLetter(ctx context.Context, id, by, reason string, now ti
 			return err
 		}
 		tx.closeLetter(d, ops.Discarded, by, reason, now)
+		tx.recordLetter(d, ops.MoveDiscard, by, reason, now)
 		tx.inRelent(d.consumer, d.event.Aggregate, convergo.Micros(now))
 		return nil
 	})

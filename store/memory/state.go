@@ -52,6 +52,10 @@ type state struct {
 	callKeys table[convergo.Digest, int64]
 	open     table[int64, none] // calls that are neither done nor failed
 	requests table[requestKey, idempotency.Record]
+
+	// What persons did.
+	lastAct int64
+	acts    table[int64, ops.Act]
 }
 
 type none struct{}
@@ -216,6 +220,7 @@ func newState() *state {
 		callKeys:   newTable[convergo.Digest, int64](compareDigests),
 		open:       newTable[int64, none](cmp.Compare[int64]),
 		requests:   newTable[requestKey, idempotency.Record](requestKey.compare),
+		acts:       newTable[int64, ops.Act](cmp.Compare[int64]),
 	}
 }
 

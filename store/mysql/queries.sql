@@ -412,7 +412,7 @@ SELECT d.event_id, d.attempts, d.error, d.place, d.died_at, d.hold,
 SELECT lane FROM outbox_event WHERE id = ?
 
 -- name: FindDeadEvent
-SELECT d.aggregate_digest,
+SELECT d.aggregate_digest, (SELECT SUBSTR(e.event_key, 1, 255) FROM outbox_event AS e WHERE e.id = d.event_id),
        (SELECT MIN(o.event_id) FROM outbox_dead AS o WHERE o.aggregate_digest = d.aggregate_digest AND o.seq < d.seq)
   FROM outbox_dead AS d WHERE d.event_id = ?
 
@@ -457,6 +457,16 @@ SELECT e.lane, e.id FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
 -- name: DueSince
 -- Written before, but their time came since: they were sent since.
 SELECT id FROM outbox_event FORCE INDEX (outbox_event_deliver) WHERE deliver_at > 0 AND deliver_at >= ? AND created_at < ?
+
+-- name: RecordAct
+INSERT INTO machine_transition (machine, entity_id, move, from_state, to_state, cause, cause_key, actor, version, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
+
+-- name: Acts
+-- By the name of the machine, of which there are few, and not by id through the history of everything else.
+SELECT id, machine, entity_id, move, cause, cause_key, actor, at
+  FROM machine_transition FORCE INDEX (machine_transition_entity)
+ WHERE machine IN ('ops.event', 'ops.letter', 'ops.sent') AND id > ? ORDER BY id LIMIT ?
 
 -- name: DeadLetters
 SELECT d.id, d.consumer, d.attempts, d.error, d.place, d.died_at, d.hold, d.state, d.closed_at, d.closed_by, d.reason,

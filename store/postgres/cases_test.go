@@ -282,7 +282,7 @@ func TestAQueuedEventThatFailedBeforeIsTheLastOfItsClaim(t *testing.T) {
 	}))
 	dead, err := s.DeadEvents(t.Context(), 10, 0)
 	must(t, err)
-	must(t, s.RedriveEvent(t.Context(), dead[0].ID, time.Now()))
+	must(t, s.RedriveEvent(t.Context(), dead[0].ID, "ann", "", time.Now()))
 	var versions []int64
 	for _, p := range claim(t, s, leases, 10) {
 		versions = append(versions, p.Event.Version)

@@ -439,7 +439,7 @@ SELECT l.lane FROM outbox_lane AS l
  WHERE l.lane = (SELECT e.lane FROM outbox_dead AS d JOIN outbox_event AS e ON e.id = d.event_id WHERE d.event_id = $1) FOR NO KEY UPDATE
 
 -- name: FindDeadEvent
-SELECT d.aggregate_digest,
+SELECT d.aggregate_digest, (SELECT SUBSTR(e.event_key, 1, 255) FROM outbox_event AS e WHERE e.id = d.event_id),
        (SELECT o.event_id FROM outbox_dead AS o WHERE o.aggregate_digest = d.aggregate_digest AND o.seq < d.seq ORDER BY o.event_id LIMIT 1)
   FROM outbox_dead AS d WHERE d.event_id = $1
 
@@ -498,6 +498,15 @@ WITH old AS MATERIALIZED (
           AND NOT EXISTS (SELECT 1 FROM outbox_waiting AS w WHERE w.event_id = e.id)
         ORDER BY e.id FOR KEY SHARE OF e)
 INSERT INTO outbox_pending (lane, event_id) SELECT old.lane, old.id FROM old ORDER BY old.id
+
+-- name: RecordAct
+INSERT INTO machine_transition (machine, entity_id, move, from_state, to_state, cause, cause_key, actor, version, at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9)
+
+-- name: Acts
+-- By the name of the machine, of which there are few, and not by id through the history of everything else.
+SELECT id, machine, entity_id, move, cause, cause_key, actor, at
+  FROM machine_transition WHERE machine IN ('ops.event', 'ops.letter', 'ops.sent') AND id + 0 > $1 ORDER BY id + 0 LIMIT $2
 
 -- name: DeadLetters
 SELECT d.id, d.consumer, d.attempts, d.error, d.place, d.died_at, d.hold, d.state, d.closed_at, d.closed_by, d.reason,

@@ -86,7 +86,7 @@ func TestAnOperatorsChangeCommitsWithTheTransactionThatItWasMadeIn(t *testing.T)
 	for _, end := range []error{refused, nil} {
 		err := s.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
 			return s.Nested(ctx, tx, func(ctx context.Context, _ convergo.Tx) error {
-				if err := s.RedriveEvent(ctx, letters[0].ID, now); err != nil {
+				if err := s.RedriveEvent(ctx, letters[0].ID, "ann", "", now); err != nil {
 					return err
 				}
 				return end

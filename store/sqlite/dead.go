@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -37,8 +38,8 @@ func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []
 }
 
 // RedriveEvent implements ops.Outbox.
-func (s *Store) RedriveEvent(ctx context.Context, id int64, now time.Time) error {
-	return s.closeEvent(ctx, "redrive", id, now, func(ctx context.Context, tx *Tx, earlier sql.NullInt64) error {
+func (s *Store) RedriveEvent(ctx context.Context, id int64, by, reason string, now time.Time) error {
+	return s.closeEvent(ctx, ops.MoveRedrive, id, by, reason, now, func(ctx context.Context, tx *Tx, earlier sql.NullInt64) error {
 		if earlier.Valid {
 			return fmt.Errorf("event %d: %w", earlier.Int64, ops.ErrEarlierDead)
 		}
@@ -49,7 +50,7 @@ func (s *Store) RedriveEvent(ctx context.Context, id int64, now time.Time) error
 
 // DiscardEvent implements ops.Outbox.
 func (s *Store) DiscardEvent(ctx context.Context, id int64, by, reason string, now time.Time) error {
-	return s.closeEvent(ctx, "discard", id, now, func(ctx context.Context, tx *Tx, _ sql.NullInt64) error {
+	return s.closeEvent(ctx, ops.MoveDiscard, id, by, reason, now, func(ctx context.Context, tx *Tx, _ sql.NullInt64) error {
 		_, err := s.exec(ctx, tx, "RecordDiscarded", id, convergo.Micros(now), clip(by), clip(reason))
 		return err
 	})
@@ -57,14 +58,15 @@ func (s *Store) DiscardEvent(ctx context.Context, id int64, by, reason string, n
 
 // closeEvent takes a dead event off the list; move says where it goes. Then its aggregate's queue goes on.
 func (s *Store) closeEvent(
-	ctx context.Context, what string, id int64, now time.Time, move func(context.Context, *Tx, sql.NullInt64) error,
+	ctx context.Context, what ops.Move, id int64, by, reason string, now time.Time, move func(context.Context, *Tx, sql.NullInt64) error,
 ) error {
 	err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 		var (
 			aggregate []byte
+			key       string
 			earlier   sql.NullInt64
 		)
-		err := tx.QueryRowContext(ctx, s.sql.Get("FindDeadEvent"), id).Scan(&aggregate, &earlier)
+		err := tx.QueryRowContext(ctx, s.sql.Get("FindDeadEvent"), id).Scan(&aggregate, &key, &earlier)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ops.ErrNotFound
 		}
@@ -81,6 +83,11 @@ func (s *Store) closeEvent(
 			return err
 		}
 		s.wakeAfter(tx)
+		if err = s.record(ctx, tx, ops.Act{
+			Target: ops.TargetEvent, ID: strconv.FormatInt(id, 10), Move: what, Key: convergo.Key(key), By: by, Reason: reason, At: now,
+		}); err != nil {
+			return err
+		}
 		return s.queuesGoOn(ctx, tx, string(appendDigest(nil, convergo.Digest(aggregate))), convergo.Micros(now))
 	})
 	if err != nil {
@@ -197,8 +204,8 @@ type letter struct {
 }
 
 // RedriveLetter implements ops.Inbox.
-func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time) error {
-	return s.closeLetter(ctx, id, ops.Redriven, by, "", now, func(ctx context.Context, tx *Tx, l letter) error {
+func (s *Store) RedriveLetter(ctx context.Context, id, by, reason string, now time.Time) error {
+	return s.closeLetter(ctx, id, ops.MoveRedrive, by, reason, now, func(ctx context.Context, tx *Tx, l letter) error {
 		if l.earlier.Valid {
 			return fmt.Errorf("dead letter %s: %w", l.earlier.String, ops.ErrEarlierDead)
 		}
@@ -213,7 +220,7 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time)
 			return err
 		}
 		if queued == 0 {
-			return errors.New("another message without a key waits in the consumer's queue: wait until that one is through")
+			return ops.ErrQueued
 		}
 		_, err = s.exec(ctx, tx, "DeleteMark", l.consumer, l.keyDigest, payload[:])
 		return err
@@ -222,11 +229,11 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by string, now time.Time)
 
 // DiscardLetter implements ops.Inbox.
 func (s *Store) DiscardLetter(ctx context.Context, id, by, reason string, now time.Time) error {
-	return s.closeLetter(ctx, id, ops.Discarded, by, reason, now, func(context.Context, *Tx, letter) error { return nil })
+	return s.closeLetter(ctx, id, ops.MoveDiscard, by, reason, now, func(context.Context, *Tx, letter) error { return nil })
 }
 
 func (s *Store) closeLetter(
-	ctx context.Context, id string, state ops.State, by, reason string, now time.Time, move func(context.Context, *Tx, letter) error,
+	ctx context.Context, id string, what ops.Move, by, reason string, now time.Time, move func(context.Context, *Tx, letter) error,
 ) error {
 	err := s.join(ctx, func(ctx context.Context, tx *Tx) error {
 		var l letter
@@ -241,7 +248,12 @@ func (s *Store) closeLetter(
 		if err = move(ctx, tx, l); err != nil {
 			return err
 		}
-		if _, err = s.exec(ctx, tx, "CloseLetter", id, string(state), convergo.Micros(now), clip(by), clip(reason)); err != nil {
+		act := ops.Act{Target: ops.TargetLetter, ID: id, Move: what, Key: convergo.Key(l.key), By: by, Reason: reason, At: now}
+		_, state := act.States()
+		if _, err = s.exec(ctx, tx, "CloseLetter", id, state, convergo.Micros(now), clip(by), clip(reason)); err != nil {
+			return err
+		}
+		if err = s.record(ctx, tx, act); err != nil {
 			return err
 		}
 		if _, err = s.exec(ctx, tx, "ReleaseConsumer", l.consumer, l.digest); err != nil {
@@ -250,7 +262,7 @@ func (s *Store) closeLetter(
 		return s.consumerGoesOn(ctx, tx, l.consumer, l.aggregate, now)
 	})
 	if err != nil {
-		return fmt.Errorf("sqlite store %s: close dead letter %s as %s: %w", s.opts.Name, id, state, err)
+		return fmt.Errorf("sqlite store %s: %s dead letter %s: %w", s.opts.Name, what, id, err)
 	}
 	return nil
 }

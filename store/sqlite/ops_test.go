@@ -109,7 +109,7 @@ func TestARedrivenEventIsSentBeforeWhatWaitedBehindIt(t *testing.T) {
 
 	woken := 0
 	d.OnEvents(func() { woken++ })
-	must(t, d.RedriveEvent(d.ctx, dead[0].ID, d.base))
+	must(t, d.RedriveEvent(d.ctx, dead[0].ID, "ann", "", d.base))
 	same(t, "wake-ups", woken, 1)
 	c = d.claim()
 	same(t, "claimed after the redrive", versions(c), "1 2 ")
@@ -118,7 +118,7 @@ func TestARedrivenEventIsSentBeforeWhatWaitedBehindIt(t *testing.T) {
 	d.insert(d.event("1", 3))
 	same(t, "free again", versions(d.claim()), "3 ")
 	same(t, "dead events in the end", len(d.dead()), 0)
-	if err := d.RedriveEvent(d.ctx, dead[0].ID, d.base); !errors.Is(err, ops.ErrNotFound) {
+	if err := d.RedriveEvent(d.ctx, dead[0].ID, "ann", "", d.base); !errors.Is(err, ops.ErrNotFound) {
 		t.Errorf("a second redrive: %v", err)
 	}
 }
@@ -135,11 +135,11 @@ func TestOfTwoDeadEventsOfAnAggregateTheEarlierGoesFirst(t *testing.T) {
 	}
 	dead := d.dead()
 	same(t, "dead events", len(dead), 2)
-	if err := d.RedriveEvent(d.ctx, dead[1].ID, d.base); !errors.Is(err, ops.ErrEarlierDead) {
+	if err := d.RedriveEvent(d.ctx, dead[1].ID, "ann", "", d.base); !errors.Is(err, ops.ErrEarlierDead) {
 		t.Errorf("redriving the later one first: %v", err)
 	}
-	must(t, d.RedriveEvent(d.ctx, dead[0].ID, d.base))
-	must(t, d.RedriveEvent(d.ctx, dead[1].ID, d.base))
+	must(t, d.RedriveEvent(d.ctx, dead[0].ID, "ann", "", d.base))
+	must(t, d.RedriveEvent(d.ctx, dead[1].ID, "ann", "", d.base))
 	text := ""
 	for _, p := range d.claim() {
 		if p.Event.Aggregate.ID == "1" {
@@ -247,11 +247,11 @@ func TestARedrivenLetterIsAppliedBeforeWhatWaitedBehindIt(t *testing.T) {
 	l := d.letters()
 	same(t, "letters", len(l), 1)
 	same(t, "letter", fmt.Sprint(l[0].Consumer, l[0].Attempts, l[0].Error, l[0].Place, l[0].State, l[0].Held, l[0].Event.Key), "stock16no stock rowhandlerOPENtrueOrderPaid:1:v1")
-	must(t, d.RedriveLetter(d.ctx, l[0].ID, "ann", d.base))
+	must(t, d.RedriveLetter(d.ctx, l[0].ID, "ann", "", d.base))
 	same(t, "due after the redrive", d.queue(), "1 2 3 ")
 	same(t, "its mark is gone", d.marked(first), inbox.Fresh)
 	same(t, "open letters", len(d.letters()), 0)
-	if err := d.RedriveLetter(d.ctx, l[0].ID, "ann", d.base); !errors.Is(err, ops.ErrNotFound) {
+	if err := d.RedriveLetter(d.ctx, l[0].ID, "ann", "", d.base); !errors.Is(err, ops.ErrNotFound) {
 		t.Errorf("a second redrive: %v", err)
 	}
 	if err := d.DiscardLetter(d.ctx, "nobody", "ann", "", d.base); !errors.Is(err, ops.ErrNotFound) {
@@ -267,11 +267,11 @@ func TestOfTwoDeadLettersOfAnAggregateTheEarlierGoesFirst(t *testing.T) {
 		return d.Fail(ctx, tx, "stock", inbox.Failure{Event: d.event("1", 3), Attempts: 1, Next: d.base}, d.base)
 	}))
 	l := d.letters()
-	if err := d.RedriveLetter(d.ctx, l[1].ID, "ann", d.base); !errors.Is(err, ops.ErrEarlierDead) {
+	if err := d.RedriveLetter(d.ctx, l[1].ID, "ann", "", d.base); !errors.Is(err, ops.ErrEarlierDead) {
 		t.Errorf("redriving the later one first: %v", err)
 	}
-	must(t, d.RedriveLetter(d.ctx, l[0].ID, "ann", d.base))
-	must(t, d.RedriveLetter(d.ctx, l[1].ID, "ann", d.base))
+	must(t, d.RedriveLetter(d.ctx, l[0].ID, "ann", "", d.base))
+	must(t, d.RedriveLetter(d.ctx, l[1].ID, "ann", "", d.base))
 	same(t, "due", d.queue(), "1 2 3 ")
 	after, err := d.DeadLetters(d.ctx, "", 10, l[0].ID)
 	must(t, err)

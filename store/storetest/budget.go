@@ -322,13 +322,13 @@ func tooLargeIsNotReadAgain[TX any](r *rig[TX]) {
 		}
 		equal(r, "key", d.Event.Key, event(a, i+1).Key)
 	}
-	r.must(r.Operators.RedriveEvent(r.ctx, dead[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, dead[0].ID, "ann", "", r.base))
 	c := r.claim(leases, 10, 0)
 	if len(c.Events) != 0 { // the others still hold it
 		r.Fatalf("%d events are claimed", len(c.Events))
 	}
 	for _, d := range dead[1:] {
-		r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+		r.must(r.Operators.RedriveEvent(r.ctx, d.ID, "ann", "", r.base))
 	}
 	c = r.claim(leases, 10, 0)
 	if len(c.Events) != 4 || !c.Events[0].Queued {

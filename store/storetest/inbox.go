@@ -305,7 +305,7 @@ func sameKeyWaitsApart[TX any](r *rig[TX]) {
 	equalLists(r, "queue of the other aggregate", queuedVersions(queues["2"]), 3)
 	equal(r, "its attempts", queues["2"][0].Attempts, 3)
 	r.bury(consumer, first, 3, true)
-	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", "", r.base))
 	r.dequeue(consumer, first, 0)
 	queues, _ = r.due(consumer, 0)
 	equalLists(r, "then the other payload", queuedVersions(queues["1"]), 2)

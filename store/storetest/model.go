@@ -291,7 +291,7 @@ func (m *modelRun[TX]) act(t *rapid.T, redrive bool) {
 		}
 		a.discarded++
 	} else {
-		err := m.r.Operators.RedriveEvent(m.r.ctx, id, m.r.base.Add(m.now))
+		err := m.r.Operators.RedriveEvent(m.r.ctx, id, "ann", "", m.r.base.Add(m.now))
 		if e.seq != earliest.seq {
 			if !errors.Is(err, ops.ErrEarlierDead) {
 				t.Fatalf("%s: redriving version %d before %d: %v", a.name, e.version, earliest.version, err)

@@ -28,6 +28,7 @@ func operatorLaws[TX any]() []law[TX] {
 		{"redriving a later dead letter first is refused", laterLetterRefused[TX]},
 		{"a discarded letter stays done with and its aggregate goes on", discardedLetter[TX]},
 		{"redriving a letter whose key was applied with another payload applies nothing", mismatchRedriven[TX]},
+		{"what a person does is on record for good, with who, why and when", trail[TX]},
 		{"the backlog counts what is unfinished and since when", backlog[TX]},
 	}
 }
@@ -108,7 +109,7 @@ func redrivenHeads[TX any](r *rig[TX]) {
 	used := inLanes(leases, c.Events)
 	r.settle(used, 0, relay.Settlement{Aside: c.Events})
 	r.insert(event(a, 3))
-	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, "ann", "", r.base))
 	c = r.claim(leases, 10, 0)
 	equalLists(r, "claimed", keys(c.Events), string(event(a, 1).Key), string(event(a, 2).Key), "held "+string(event(a, 3).Key))
 	equal(r, "attempts", c.Events[0].Attempts, 0)
@@ -118,7 +119,7 @@ func redrivenHeads[TX any](r *rig[TX]) {
 	r.settle(used, 0, relay.Settlement{Dead: []relay.Failure{r.fail(c.Events[0], 0)}})
 	c = r.claim(leases, 10, 0)
 	r.settle(used, 0, relay.Settlement{Failed: []relay.Failure{r.fail(c.Events[0], time.Hour)}, Aside: of(c, a)[1:]})
-	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, "ann", "", r.base))
 	c = r.claim(leases, 1, 0)
 	equalLists(r, "claimed at once", versions(c.Events), 1)
 	r.settle(used, 0, settleSent(c.Events))
@@ -128,7 +129,7 @@ func redrivenHeads[TX any](r *rig[TX]) {
 	c = r.claim(leases, 10, 0)
 	r.settle(inLanes(leases, c.Events), 0, relay.Settlement{Dead: []relay.Failure{r.fail(of(c, free)[0], 0)}})
 	r.insert(event(free, 2))
-	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, r.deadEvents()[0].ID, "ann", "", r.base))
 	c = r.claim(leases, 10, 0)
 	equalLists(r, "before what is newer", versions(of(c, free)), 1, 2)
 	equal(r, "the newer one is held", of(c, free)[1].Held, true)
@@ -141,11 +142,11 @@ func laterEventRefused[TX any](r *rig[TX]) {
 	r.killEvents(leases, false)
 	list := r.deadEvents()
 	equal(r, "dead events", len(list), 3)
-	r.wantError("redriving the second", r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base), ops.ErrEarlierDead)
+	r.wantError("redriving the second", r.Operators.RedriveEvent(r.ctx, list[1].ID, "ann", "", r.base), ops.ErrEarlierDead)
 	equal(r, "claimed after the refusal", len(r.claim(leases, 10, 0).Events), 0)
-	r.must(r.Operators.RedriveEvent(r.ctx, list[2].ID, r.base)) // of another aggregate
-	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base))
-	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, list[2].ID, "ann", "", r.base)) // of another aggregate
+	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, "ann", "", r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, "ann", "", r.base))
 	equalLists(r, "claimed", versions(of(r.claim(leases, 10, 0), a)), 1, 2)
 }
 
@@ -158,9 +159,9 @@ func stillHeld[TX any](r *rig[TX]) {
 	r.killEvents(leases, true)
 	r.insert(event(a, 3))
 	list := r.deadEvents()
-	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, "ann", "", r.base))
 	equalLists(r, "claimed", keys(r.claim(leases, 10, 0).Events), "held "+string(event(a, 3).Key))
-	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, list[1].ID, "ann", "", r.base))
 	equalLists(r, "claimed then", versions(r.claim(leases, 10, 0).Events), 1, 2, 3)
 
 	r.bury(consumer, event(a, 1), 1, false)
@@ -170,7 +171,7 @@ func stillHeld[TX any](r *rig[TX]) {
 	r.must(r.Operators.DiscardLetter(r.ctx, letters[0].ID, "ann", "", r.base))
 	queues, _ := r.due(consumer, 0)
 	equal(r, "due queues", len(queues), 0)
-	r.must(r.Operators.RedriveLetter(r.ctx, letters[1].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, letters[1].ID, "ann", "", r.base))
 	queues, _ = r.due(consumer, 0)
 	equalLists(r, "due then", queuedVersions(queues["1"]), 2, 3)
 }
@@ -207,14 +208,14 @@ func discardedEvent[TX any](r *rig[TX]) {
 func actOnce[TX any](r *rig[TX]) {
 	r.insert(event(order("1"), 1), event(order("2"), 1))
 	leases := r.lease("a")
-	r.wantError("redriving the unknown", r.Operators.RedriveEvent(r.ctx, 1, r.base), ops.ErrNotFound)
+	r.wantError("redriving the unknown", r.Operators.RedriveEvent(r.ctx, 1, "ann", "", r.base), ops.ErrNotFound)
 	r.killEvents(leases, true)
 	list := r.deadEvents()
-	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base))
-	r.wantError("redriving twice", r.Operators.RedriveEvent(r.ctx, list[0].ID, r.base), ops.ErrNotFound)
+	r.must(r.Operators.RedriveEvent(r.ctx, list[0].ID, "ann", "", r.base))
+	r.wantError("redriving twice", r.Operators.RedriveEvent(r.ctx, list[0].ID, "ann", "", r.base), ops.ErrNotFound)
 	r.wantError("discarding the redriven", r.Operators.DiscardEvent(r.ctx, list[0].ID, "ann", "", r.base), ops.ErrNotFound)
 	r.must(r.Operators.DiscardEvent(r.ctx, list[1].ID, "ann", "", r.base))
-	r.wantError("redriving the discarded", r.Operators.RedriveEvent(r.ctx, list[1].ID, r.base), ops.ErrNotFound)
+	r.wantError("redriving the discarded", r.Operators.RedriveEvent(r.ctx, list[1].ID, "ann", "", r.base), ops.ErrNotFound)
 	equal(r, "claimed", len(r.claim(leases, 10, 0).Events), 1)
 }
 
@@ -310,7 +311,7 @@ func redrivenLetter[TX any](r *rig[TX]) {
 	// A broker delivers the dead one again; its aggregate is blocked, so the copy queues behind its own letter. Refusing the
 	// redrive because of it would leave no way: the copy waits for the letter, and after a discard it is a duplicate.
 	r.enqueue(consumer, event(a, 1), event(a, 3))
-	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", "", r.base))
 	equal(r, "open letters", len(r.letters(consumer)), 0)
 	queues, _ := r.due(consumer, 0)
 	equalLists(r, "due: it comes first, and once", queuedVersions(queues["1"]), 1, 2, 3)
@@ -323,19 +324,19 @@ func redrivenLetter[TX any](r *rig[TX]) {
 	free := order("2") // skipped, and never queued
 	r.bury(consumer, event(free, 1), 1, false)
 	letter := r.letters(consumer)[0].ID
-	r.must(r.Operators.RedriveLetter(r.ctx, letter, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, letter, "ann", "", r.base))
 	queues, _ = r.due(consumer, 0)
 	equalLists(r, "due, of a free aggregate", queuedVersions(queues["2"]), 1)
-	r.wantError("redriving twice", r.Operators.RedriveLetter(r.ctx, letter, "ann", r.base), ops.ErrNotFound)
+	r.wantError("redriving twice", r.Operators.RedriveLetter(r.ctx, letter, "ann", "", r.base), ops.ErrNotFound)
 	r.wantError("discarding the redriven", r.Operators.DiscardLetter(r.ctx, letter, "ann", "", r.base), ops.ErrNotFound)
-	r.wantError("redriving the unknown", r.Operators.RedriveLetter(r.ctx, "unknown", "ann", r.base), ops.ErrNotFound)
+	r.wantError("redriving the unknown", r.Operators.RedriveLetter(r.ctx, "unknown", "ann", "", r.base), ops.ErrNotFound)
 	r.bury(consumer, event(free, 1), 1, false) // it fails again: a letter of its own
 	equal(r, "open letters after another death", len(r.letters(consumer)), 1)
 
 	behind := order("3") // the next one waits for its retry: the redriven one does not wait with it
 	r.bury(consumer, event(behind, 1), 1, false)
 	r.failMessage(consumer, event(behind, 2), 1, time.Hour)
-	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[1].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[1].ID, "ann", "", r.base))
 	queues, _ = r.due(consumer, 0)
 	if list := queues["3"]; len(list) == 0 || list[0].Event.Version != 1 {
 		r.Errorf("due with a failed one behind it: %v", queuedVersions(list))
@@ -351,14 +352,14 @@ func laterLetterRefused[TX any](r *rig[TX]) {
 	r.bury("points", event(a, 2), 1, false)
 	list := r.letters(consumer)
 	equal(r, "letters", len(list), 4)
-	r.wantError("redriving the second", r.Operators.RedriveLetter(r.ctx, list[1].ID, "ann", r.base), ops.ErrEarlierDead)
-	r.wantError("redriving the third", r.Operators.RedriveLetter(r.ctx, list[2].ID, "ann", r.base), ops.ErrEarlierDead)
+	r.wantError("redriving the second", r.Operators.RedriveLetter(r.ctx, list[1].ID, "ann", "", r.base), ops.ErrEarlierDead)
+	r.wantError("redriving the third", r.Operators.RedriveLetter(r.ctx, list[2].ID, "ann", "", r.base), ops.ErrEarlierDead)
 	equal(r, "blocked after the refusal", r.blocked(consumer, a), false)
-	r.must(r.Operators.RedriveLetter(r.ctx, list[3].ID, "ann", r.base))
-	r.must(r.Operators.RedriveLetter(r.ctx, r.letters("points")[0].ID, "ann", r.base))
-	r.must(r.Operators.RedriveLetter(r.ctx, list[0].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, list[3].ID, "ann", "", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters("points")[0].ID, "ann", "", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, list[0].ID, "ann", "", r.base))
 	r.must(r.Operators.DiscardLetter(r.ctx, list[1].ID, "ann", "", r.base))
-	r.must(r.Operators.RedriveLetter(r.ctx, list[2].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, list[2].ID, "ann", "", r.base))
 	queues, _ := r.due(consumer, 0)
 	equalLists(r, "due", queuedVersions(queues["1"]), 1, 3)
 }
@@ -387,7 +388,7 @@ func mismatchRedriven[TX any](r *rig[TX]) {
 	equal(r, "the other payload", r.mark(consumer, other, false), inbox.Mismatch)
 	r.bury(consumer, other, 1, false)
 	equal(r, "the first payload is still done with", r.mark(consumer, e, false), inbox.Duplicate)
-	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", r.base))
+	r.must(r.Operators.RedriveLetter(r.ctx, r.letters(consumer)[0].ID, "ann", "", r.base))
 	if m := r.mark(consumer, other, false); m == inbox.Fresh {
 		r.Error("the other payload is fresh after a redrive: an effect for one key, twice")
 	}

@@ -61,7 +61,7 @@ func purgeSent[TX any](r *rig[TX]) {
 	equal(r, "third chunk", purge(4), 0)
 	dead := r.deadEvents()
 	equal(r, "dead events", len(dead), 1)
-	r.must(r.Operators.RedriveEvent(r.ctx, dead[0].ID, r.base))
+	r.must(r.Operators.RedriveEvent(r.ctx, dead[0].ID, "ann", "", r.base))
 	c = r.claim(leases, 100, time.Hour)
 	equal(r, "claimed: redriven, failed, pending, delayed", len(c.Events), 4)
 	n, err := r.Operators.Replay(r.ctx, time.Time{}, r.base)
@@ -98,7 +98,7 @@ func unsentStays[TX any](r *rig[TX]) {
 	r.settle(used, 0, relay.Settlement{Dead: []relay.Failure{r.fail(of(c, order("skipped"))[0], 0)}})
 	for _, d := range r.deadEvents() {
 		if d.Event.Aggregate == order("redriven") {
-			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, "ann", "", r.base))
 		}
 	}
 	write("failed", 4, 0) // in the lane of a blocked aggregate
@@ -110,7 +110,7 @@ func unsentStays[TX any](r *rig[TX]) {
 	r.must(err)
 	equal(r, "purged", n, 0)
 	for _, d := range r.deadEvents() {
-		r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+		r.must(r.Operators.RedriveEvent(r.ctx, d.ID, "ann", "", r.base))
 	}
 	slices.Sort(want)
 	equalLists(r, "sent", slices.Sorted(slices.Values(r.drain(leases, 2*time.Hour))), want...)
@@ -190,7 +190,7 @@ func purgeBeside[TX any](r *rig[TX]) {
 		r.settle(inLanes(leases, c.Events), 0, s)
 		r.killEvents(leases, true)
 		for _, d := range r.deadEvents() {
-			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, r.base))
+			r.must(r.Operators.RedriveEvent(r.ctx, d.ID, "ann", "", r.base))
 		}
 		sent := map[string]int{}
 		for _, key := range r.drain(leases, 0) {

@@ -1,0 +1,43 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/ops"
+)
+
+// Record implements ops.Trail.
+func (s *Store) Record(ctx context.Context, a ops.Act) error {
+	err := s.join(ctx, func(ctx context.Context, tx *Tx) error { return s.record(ctx, tx, a) })
+	if err != nil {
+		return s.fail("record an act", err)
+	}
+	return nil
+}
+
+// record writes down what a person did; when it is committed the log tells it.
+func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
+	a = a.Cut()
+	from, to := a.States()
+	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By, convergo.Micros(a.At))
+	if err == nil {
+		tx.AfterCommit(func() { s.opts.Log.Info("a person acted", append([]any{"store", s.opts.Name}, a.Attrs()...)...) })
+	}
+	return err
+}
+
+// Acts implements ops.Trail.
+func (s *Store) Acts(ctx context.Context, limit int, after int64) ([]ops.Act, error) {
+	acts, err := list(ctx, s.reader(ctx), func(rows *sql.Rows) (a ops.Act, err error) {
+		var at int64
+		err = rows.Scan(&a.Seq, &a.Target, &a.ID, &a.Move, &a.Reason, &a.Key, &a.By, &at)
+		a.At = convergo.FromMicros(at)
+		return a, err
+	}, s.sql.Get("Acts"), after, limit)
+	if err != nil {
+		return nil, s.fail("acts", err)
+	}
+	return acts, nil
+}

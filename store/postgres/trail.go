@@ -1,0 +1,51 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/ops"
+)
+
+// Record implements ops.Trail.
+func (s *Store) Record(ctx context.Context, a ops.Act) error {
+	err := s.join(ctx, func(ctx context.Context, tx *Tx) error { return s.record(ctx, tx, a) })
+	if err != nil {
+		return fmt.Errorf("postgres store %s: record an act: %w", s.opts.Name, err)
+	}
+	return nil
+}
+
+// record writes down what a person did; when it is committed the log tells it.
+func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
+	a = a.Cut()
+	from, to := a.States()
+	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By, convergo.Micros(a.At))
+	if err == nil {
+		tx.AfterCommit(func() { s.opts.Log.Info("a person acted", append([]any{"store", s.opts.Name}, a.Attrs()...)...) })
+	}
+	return err
+}
+
+// Acts implements ops.Trail.
+func (s *Store) Acts(ctx context.Context, limit int, after int64) (acts []ops.Act, err error) {
+	err = s.reader(ctx, func(c session) error {
+		return c.each(ctx, "Acts", []any{after, int64(limit)}, func(rows pgx.Rows) error {
+			var (
+				a  ops.Act
+				at int64
+			)
+			err := rows.Scan(&a.Seq, &a.Target, &a.ID, &a.Move, &a.Reason, &a.Key, &a.By, &at)
+			a.At = convergo.FromMicros(at)
+			acts = append(acts, a)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("postgres store %s: acts: %w", s.opts.Name, err)
+	}
+	return acts, nil
+}
