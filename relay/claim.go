@@ -310,6 +310,7 @@ func (s *session) finished(b *batch, out outcome) {
 // brokerBack makes the next probe due. One that is under way may have begun before: when that fails the next is due after the
 // shortest pause, and not after the one that a long outage has led to.
 func (s *session) brokerBack() {
+	s.absent.ask(s.clock())
 	if s.outage {
 		s.outageTries = 0
 		s.probeAt, s.suspectAt = s.clock(), s.clock()

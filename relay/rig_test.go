@@ -170,6 +170,13 @@ func (f *faulty) Settle(ctx context.Context, s relay.Settlement) error {
 	return f.Store.Settle(ctx, s)
 }
 
+func (f *faulty) Hasten(ctx context.Context, leases []relay.Lease, mark string, most int, now time.Time) (int, error) {
+	if err := f.call("Hasten"); err != nil {
+		return 0, err
+	}
+	return f.Store.Hasten(ctx, leases, mark, most, now)
+}
+
 var errDown = errors.New("the store is down")
 
 // event is the n-th of an order; n is also its version.

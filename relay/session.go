@@ -16,8 +16,8 @@ var (
 )
 
 // session is one life of a relay. One goroutine, the loop in run, owns all of its fields and decides everything; what
-// takes time (calls of the store, batches) runs beside it and posts what to do next to news. Only trust, pause, hard
-// and what is embedded are used by others too.
+// takes time (calls of the store, batches) runs beside it and posts what to do next to news. Only trust, pause, hard,
+// absent and what is embedded are used by others too.
 type session struct {
 	*Relay
 	owner  string
@@ -63,6 +63,9 @@ type session struct {
 	outageTries int
 	probeAt     time.Time
 	suspectAt   time.Time // no suspect is taken for a probe before
+
+	absent    absences
+	hastening bool // a call of Hasten is under way
 }
 
 // worker is a place for one batch in flight. Its share of the lanes is its own, so that while one worker waits for the
@@ -95,6 +98,7 @@ func (s *session) run() {
 		now := s.clock()
 		s.watch(now)
 		s.maybeLease(now)
+		s.maybeHasten(now)
 		s.maybeClaim(now)
 		if s.ctx.Err() == nil || s.running > 0 {
 			s.wait()
@@ -192,6 +196,9 @@ func (s *session) nextMoment(now time.Time) time.Time {
 	}
 	if s.mayClaim(now) {
 		sooner(s.claimAt(now))
+	}
+	if _, _, at := s.absent.due(); !at.IsZero() && s.mayHasten() {
+		sooner(at)
 	}
 	return next
 }

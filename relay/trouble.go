@@ -8,7 +8,7 @@ import (
 )
 
 // outages is what has been said of each thing that is tried again while it fails.
-type outages struct{ leases, claims, settlements, broker, receivers convergo.FailureLog }
+type outages struct{ leases, claims, settlements, broker, receivers, releases convergo.FailureLog }
 
 // trouble makes an error visible. It never carries a payload: only keys, types and what the store or the broker said.
 func (r *Relay) trouble(message string, err error, args ...any) {

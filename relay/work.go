@@ -37,8 +37,10 @@ type turn struct {
 	skip      []Failure  // dead events whose aggregates go on
 	aside     []Pending
 	firstFail error
-	// unavailable of hold.Failed spent no attempt.
+	// unavailable of hold.Failed spent no attempt: their subjects are in waits. came are the subjects of what was sent, true when
+	// something of them had failed before.
 	unavailable int64
+	waits, came map[convergo.Subject]bool
 	unanswered  bool  // the publisher left an event without an answer
 	alone       bool  // one aggregate's events only
 	before      int64 // Relay.answered when the publish began
@@ -142,6 +144,7 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 		}
 	}
 	t.hold.Sent = make([]Pending, 0, len(sent))
+	absent := s.absent.some()
 	for i, p := range sent {
 		err, aggregate := errs[i], p.Event.Aggregate
 		if err == nil {
@@ -149,6 +152,9 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			t.out.reached = true
 			t.shorten(p)
 			s.suspects.clear(aggregate)
+			if absent || p.Attempts > 0 {
+				include(&t.came, subjectOf(p.Event), p.Attempts > 0)
+			}
 			continue
 		}
 		if t.stuck[aggregate] != free {
@@ -180,6 +186,18 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.fail(t, p, err, verdict, now)
 		}
 	}
+	for subject, waited := range t.came {
+		if !t.waits[subject] {
+			s.absent.through(subject, waited, s.clock())
+		}
+	}
+}
+
+func include(set *map[convergo.Subject]bool, subject convergo.Subject, value bool) {
+	if *set == nil {
+		*set = map[convergo.Subject]bool{}
+	}
+	(*set)[subject] = (*set)[subject] || value
 }
 
 // silent tells whether the error says no more than that there was no answer.
@@ -228,7 +246,11 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		// The store counts one more than is said here. The first time counts, so that the event is known as one that has failed.
 		f.Attempts = max(p.Attempts, 1) - 1
 		t.unavailable++
-		t.postpone(f, err, now.Add(patience(waited)))
+		subject := subjectOf(p.Event)
+		include(&t.waits, subject, true)
+		f.Error = mark(subject) + f.Error
+		soonest, latest := notBefore(err, now.Add(patience(waited))), now.Add(s.cfg.MaxWait-waited)
+		t.postpone(f, err, s.absent.place(subject, now, waited, soonest, latest))
 	case verdict != convergo.Park && attempts < most:
 		t.postpone(f, err, now.Add(policy.Backoff.Delay(attempts)))
 	case policy.OnDead == SkipEvent:

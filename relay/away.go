@@ -1,0 +1,216 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/convergo/convergo"
+)
+
+// absences is what a session knows of receivers that are away (convergo.Unavailable), by subject: events of one subject have the same
+// receivers. However many aggregates wait for one, few are tried, and when one has come through the others follow:
+//
+//  1. Each event is tried once when it comes, because some of its receivers may be there. One that must wait gets a place in the
+//     line of its subject: the places are a quarter of a second apart at first and a quarter of a minute later, so that many
+//     aggregates are tried no more often than one, and each in its turn.
+//  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
+//  3. When one that has waited comes through, those behind it are made due: a few, and while those come through more, up to
+//     mostReleased at a time. When one of them has to wait again that is over, and a new line begins.
+//  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most.
+//
+// Nothing of this is needed for an event to be sent some time: after a restart, or when lanes move, places are kept, and the first
+// that comes through lets the others follow.
+type absences struct {
+	mu    sync.Mutex
+	known map[convergo.Subject]*absence
+}
+
+// absence is one subject's. A nil one is unknown: nothing has failed in this session.
+type absence struct {
+	state    absent
+	since    time.Time // when the events that wait could have been sent, at the latest; by Config.Now
+	line     time.Time // the last place of the line
+	hinted   time.Time // the last release of one
+	releases int       // how many at a time
+	at       time.Time // when the next release is due, by the relay's clock; zero for none
+}
+
+type absent uint8
+
+const (
+	away absent = iota // its events have to wait
+	back               // one has come through, the others are being released
+	over               // nobody waits
+)
+
+const (
+	leastReleased = 16
+	mostReleased  = 1024
+	mostAbsences  = 10_000
+	soonestPlace  = time.Second / 4 // between places of a line, at first
+	latestPlace   = time.Minute / 4 // and later
+)
+
+// mark is what the failures of events that wait for the subject's receivers begin with.
+func mark(s convergo.Subject) string { return "waiting for " + s.String() + ": " }
+
+func subjectOf(e convergo.Event) convergo.Subject {
+	return convergo.Subject{Topic: e.Topic, Type: e.Type}
+}
+
+func (a *absences) of(s convergo.Subject) *absence {
+	if a.known == nil || len(a.known) >= mostAbsences {
+		a.known = map[convergo.Subject]*absence{}
+	}
+	if a.known[s] == nil {
+		a.known[s] = &absence{state: over}
+	}
+	return a.known[s]
+}
+
+// place is when to try again an event of the subject that must wait, which has waited for some time already: not before soonest,
+// and not after latest unless soonest is.
+func (a *absences) place(s convergo.Subject, now time.Time, waited time.Duration, soonest, latest time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.of(s)
+	if w.state != away { // a new line; what is left of an old one keeps its places
+		*w = absence{state: away, since: now, hinted: w.hinted}
+	}
+	if began := now.Add(-waited); began.Before(w.since) {
+		w.since = began
+	}
+	next := w.line.Add(min(max(w.line.Sub(w.since)/32, soonestPlace), latestPlace))
+	if next.Before(soonest) {
+		next = soonest
+	}
+	w.line = next
+	if next.After(latest) {
+		next = latest
+	}
+	if next.Before(soonest) {
+		next = soonest
+	}
+	return next
+}
+
+// some tells whether there is anything to be told of events that come through at once.
+func (a *absences) some() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.known {
+		if w.state == away {
+			return true
+		}
+	}
+	return false
+}
+
+// through notes that an event of the subject was sent; waited: after it had failed.
+func (a *absences) through(s convergo.Subject, waited bool, clock time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.known[s]
+	switch {
+	case w == nil && !waited || w != nil && w.state == over:
+	case waited && (w == nil || w.state == away): // who is unknown may have been away in an earlier life
+		w = a.of(s)
+		w.state, w.releases, w.at = back, leastReleased, clock
+	case w.state == back && waited:
+		w.at = clock
+	case w.state == away && clock.Sub(w.hinted) >= time.Second:
+		w.releases, w.at = 1, clock
+	}
+}
+
+// ask has one that waits tried for each subject.
+func (a *absences) ask(clock time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.known {
+		if w.state == away {
+			w.releases, w.at = 1, clock
+		}
+	}
+}
+
+// forget is for new lanes: who waits there is unknown.
+func (a *absences) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for s, w := range a.known {
+		if w.state == over {
+			delete(a.known, s)
+		}
+	}
+}
+
+// due is the subject whose release is due first, how many are to be released, and when.
+func (a *absences) due() (s convergo.Subject, most int, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for subject, w := range a.known {
+		if !w.at.IsZero() && (at.IsZero() || w.at.Before(at)) {
+			s, most, at = subject, w.releases, w.at
+		}
+	}
+	return s, most, at
+}
+
+// released notes what a release of most has come to. The next one is due when some of these have come through, or in a while: they
+// may have had another owner meanwhile.
+func (a *absences) released(s convergo.Subject, most, n int, err error, clock time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.known[s]
+	switch {
+	case w == nil:
+	case err != nil:
+		w.at = clock.Add(time.Second)
+	case w.state == away: // one was, or they had to wait again meanwhile
+		w.at, w.hinted = time.Time{}, clock
+	case n < most:
+		*w = absence{state: over, hinted: w.hinted}
+	default:
+		w.releases, w.at = min(2*most, mostReleased), clock.Add(time.Second)
+	}
+}
+
+// maybeHasten releases some of those who waited for a receiver that is back.
+func (s *session) maybeHasten(now time.Time) {
+	if !s.mayHasten() {
+		return
+	}
+	subject, most, at := s.absent.due()
+	if at.IsZero() || now.Before(at) {
+		return
+	}
+	s.hastening = true
+	leases := slices.Clone(s.held)
+	s.spawn(func() func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)
+		defer cancel()
+		n, err := s.store.Hasten(ctx, leases, mark(subject), most, s.cfg.Now())
+		return func() {
+			s.hastening = false
+			if s.ctx.Err() != nil {
+				return
+			}
+			s.absent.released(subject, most, n, err, s.clock())
+			if err != nil {
+				s.fails(&s.logs.releases, "events whose receiver is back could not be made due", err, "subject", subject.String())
+			} else {
+				s.works(&s.logs.releases, "events whose receiver is back can be made due again")
+			}
+			if n > 0 {
+				s.stir()
+			}
+		}
+	})
+}
+
+func (s *session) mayHasten() bool {
+	return s.ctx.Err() == nil && !s.hastening && !s.outage && !s.balancing && len(s.held) > 0 && s.trusted()
+}

@@ -1,0 +1,247 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/memory"
+)
+
+// stock is the n-th event of a topic that has another receiver.
+func stock(n int) convergo.Event {
+	e := event("S-1", n)
+	e.Topic, e.Type, e.Aggregate.Type = "stock", "StockChanged", "sku"
+	return e
+}
+
+// many writes one event of each of n orders, and then a second one.
+func many(t *testing.T, store *memory.Store, n int) {
+	t.Helper()
+	for v := 1; v <= 2; v++ {
+		for from := 0; from < n; from += 1000 {
+			var events []convergo.Event
+			for o := from; o < min(from+1000, n); o++ {
+				events = append(events, event(fmt.Sprintf("O-%d", o), v))
+			}
+			add(t, store, events...)
+		}
+	}
+}
+
+// door is a receiver of orders that may be away, and counts who is turned away.
+type door struct {
+	away    atomic.Bool
+	refused atomic.Int64
+}
+
+func (d *door) answer(_ context.Context, e convergo.Event) error {
+	if e.Topic == "order" && d.away.Load() {
+		d.refused.Add(1)
+		return errAway
+	}
+	return nil
+}
+
+func TestHoweverManyAggregatesWaitForAReceiverFewOfThemAreTried(t *testing.T) {
+	for _, n := range []int{1, 100, 10_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, d := memory.New(), &door{}
+				d.away.Store(true)
+				b := &broker{answer: d.answer}
+				many(t, store, n)
+				r := start(store, b, relay.Config{})
+				until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= int64(n) })
+				for minute := 1; minute <= 10; minute++ {
+					before := d.refused.Load()
+					pass(30 * time.Second)
+					add(t, store, stock(minute)) // another receiver's events go on
+					if took := until(t, time.Minute, "the other receiver's event", b.has(minute)); took > time.Second {
+						t.Errorf("minute %d: it took %v", minute, took)
+					}
+					pass(30 * time.Second)
+					tried, most := d.refused.Load()-before, int64(150)
+					if minute > 2 {
+						most = 30
+					}
+					if tried > most {
+						t.Errorf("minute %d: %d failed publishes, want %d at most", minute, tried, most)
+					}
+				}
+				d.away.Store(false)
+				if took := until(t, 10*time.Minute, "all events", b.has(2*n+10)); took > 90*time.Second {
+					t.Errorf("all came %v after the receiver was back", took)
+				}
+				pass(time.Hour)
+				wantOnce(t, b, 2*n+10)
+				if s := r.Stats(); s.Dead != 0 || s.InOutage {
+					t.Errorf("%+v", s)
+				}
+				r.stop(t)
+			})
+		})
+	}
+}
+
+// The receiver is back and away again, in turns: each time few are released in vain.
+func TestAReceiverThatComesAndGoesIsNotRunOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store, d := memory.New(), &door{}
+		d.away.Store(true)
+		var taken atomic.Int64
+		var stays atomic.Bool
+		b := &broker{answer: func(ctx context.Context, e convergo.Event) error {
+			err := d.answer(ctx, e)
+			if err == nil && e.Topic == "order" && taken.Add(1)%50 == 0 && !stays.Load() { // takes fifty and is away for a while
+				d.away.Store(true)
+			}
+			return err
+		}}
+		many(t, store, n)
+		r := start(store, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		for range 20 {
+			before := d.refused.Load()
+			pass(2 * time.Minute)
+			d.away.Store(false)
+			pass(time.Minute)
+			if tried := d.refused.Load() - before; tried > 300 {
+				t.Errorf("%d failed publishes in three minutes", tried)
+			}
+		}
+		if got := taken.Load(); got < 20*50 {
+			t.Errorf("it took %d events of the %d for which it was there", got, 20*50)
+		}
+		stays.Store(true)
+		d.away.Store(false)
+		until(t, 5*time.Minute, "all events", b.has(2*n))
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
+
+// What a relay knows of receivers dies with it. The places in the line do not: the next relay tries no more, and lets all go when one
+// comes through.
+func TestARelayThatIsStartedAnewTriesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store, d := memory.New(), &door{}
+		d.away.Store(true)
+		b := &broker{answer: d.answer}
+		many(t, store, n)
+		r := start(store, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		pass(5 * time.Minute)
+		for range 10 {
+			before := d.refused.Load()
+			r.stop(t)
+			r = start(store, b, relay.Config{})
+			pass(time.Minute)
+			if tried := d.refused.Load() - before; tried > 60 {
+				t.Errorf("%d failed publishes in the minute after a start", tried)
+			}
+		}
+		r.stop(t)
+		d.away.Store(false)
+		r = start(store, b, relay.Config{})
+		if took := until(t, 10*time.Minute, "all events", b.has(2*n)); took > 90*time.Second {
+			t.Errorf("all came %v after the start", took)
+		}
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
+
+// An event that comes while the others wait is tried: it finds out that the receiver is back.
+func TestAnEventThatComesThroughLetsThoseThatWaitFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		store, d := memory.New(), &door{}
+		d.away.Store(true)
+		b := &broker{answer: d.answer}
+		many(t, store, n)
+		r := start(store, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		pass(time.Hour)
+		d.away.Store(false)
+		add(t, store, event("new", 1))
+		if took := until(t, time.Minute, "all events", b.has(2*n+1)); took > 3*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		wantOnce(t, b, 2*n+1)
+		r.stop(t)
+	})
+}
+
+// The receiver named a time: nobody asks before, and not everybody then.
+func TestATimeThatTheReceiverNamedIsKeptByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store := memory.New()
+		open := time.Now().Add(time.Hour)
+		var asked, early atomic.Int64
+		b := &broker{answer: func(context.Context, convergo.Event) error {
+			asked.Add(1)
+			if asked.Load() > n && time.Now().Before(open) {
+				early.Add(1)
+			}
+			return convergo.Unavailable(told{errors.New("asked for an hour"), open})
+		}}
+		many(t, store, n)
+		r := start(store, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return asked.Load() >= n })
+		pass(time.Until(open) - time.Second)
+		if early.Load() > 0 {
+			t.Errorf("asked %d times before the time", early.Load())
+		}
+		before := asked.Load()
+		pass(time.Minute)
+		if tried := asked.Load() - before; tried == 0 || tried > 300 {
+			t.Errorf("%d tries in the minute after", tried)
+		}
+		r.stop(t)
+	})
+}
+
+type told struct {
+	error
+	at time.Time
+}
+
+func (t told) RetryAt() time.Time { return t.at }
+
+func TestTheStoreFailsWhileOthersAreReleasedAndTheyFollowLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		store, d := memory.New(), &door{}
+		d.away.Store(true)
+		b := &broker{answer: d.answer}
+		many(t, store, n)
+		door := &faulty{Store: store}
+		r := start(door, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		pass(10 * time.Minute)
+		door.failWith(func(method string) error {
+			if method == "Hasten" {
+				return errDown
+			}
+			return nil
+		})
+		d.away.Store(false)
+		pass(time.Minute)
+		door.failWith(nil)
+		if took := until(t, time.Minute, "all events", b.has(2*n)); took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
