@@ -22,6 +22,7 @@ type deadCommand struct {
 	Show    deadShowCommand    `cmd:"" help:"Show one with its payload, headers and error."`
 	Redrive deadRedriveCommand `cmd:"" help:"Send (of an inbox: apply) again."`
 	Discard deadDiscardCommand `cmd:"" help:"Give up for good: its aggregate goes on without it."`
+	Log     deadLogCommand     `cmd:"" help:"List what persons did: who, when, and why."`
 }
 
 // Help implements kong.HelpProvider.
@@ -34,6 +35,8 @@ Examples:
   convergo dead redrive 4711 --config relay.yaml
   convergo dead redrive --all --topic order --error 'unroutable' --rate 20 --dry-run --config relay.yaml
   convergo dead discard 4711 --reason 'test data' --config relay.yaml
+  convergo dead discard --all --error 'not JSON' --reason 'test data' --expect 12 --config relay.yaml
+  convergo dead log --config relay.yaml
   convergo dead list --letters --service shipping --config convergo.yaml`
 }
 

@@ -32,6 +32,7 @@ func operationsRoutes(api huma.API, u *unit) {
 	huma.Register(api, route("list-dead-events", http.MethodGet, "/dead-events", "Events that the relay gave up sending"), o.deadEvents)
 	huma.Register(api, route("redrive-dead-event", http.MethodPost, "/dead-events/{id}/redrive", "Send a dead event again"), o.redriveEvent)
 	huma.Register(api, route("discard-dead-event", http.MethodPost, "/dead-events/{id}/discard", "Give a dead event up"), o.discardEvent)
+	huma.Register(api, route("list-acts", http.MethodGet, "/acts", "What persons did to dead letters and events: who, when, and why"), o.acts)
 	huma.Register(api, route("replay", http.MethodPost, "/replay", "Send again what was sent since a time"), o.replay)
 }
 
@@ -237,6 +238,30 @@ type actOutput struct {
 		ID   string `json:"id"`
 		Done string `json:"done"`
 	}
+}
+
+type actsInput struct {
+	After int64 `query:"after" minimum:"0" doc:"the last seq of the page before"`
+	Limit int   `query:"limit" minimum:"1" maximum:"500" default:"100"`
+}
+
+type actsOutput struct {
+	Body struct {
+		Acts []actLine `json:"acts" doc:"oldest first; none is the end"`
+	}
+}
+
+func (o operations) acts(ctx context.Context, in *actsInput) (*actsOutput, error) {
+	if err := trade.RequireOperator(ctx); err != nil {
+		return nil, err
+	}
+	acts, err := o.store.Acts(ctx, in.Limit, in.After)
+	if err != nil {
+		return nil, err
+	}
+	var out actsOutput
+	out.Body.Acts = linesOfActs(acts)
+	return &out, nil
 }
 
 // act runs an operator's change, in the transaction of the request's Idempotency-Key.
