@@ -136,7 +136,7 @@ func (s *Store) Replay(ctx context.Context, since, _ time.Time) (n int, err erro
 	slices.Sort(delayed)
 	for ids := range slices.Chunk(delayed, listMost) {
 		if err == nil {
-			err = replay("LockListed", s.with("LockListed", ":ids", numbers(ids)))
+			err = replay("LockListed", s.sql.Get("LockListed"), array(ids))
 		}
 	}
 	var low, high int64
