@@ -44,8 +44,10 @@ type Config struct {
 	PlainHTTP bool
 	// RootCAs verify the endpoints' certificates. Default nil: the system's.
 	RootCAs *x509.CertPool
-	// Concurrency is how many events of different aggregates are on their way at a time. Default 16.
+	// Concurrency is how many requests one endpoint gets at a time, each for another aggregate. Default 16.
 	Concurrency int
+	// Patience is how long a call of Publish waits for endpoints that do not answer, when there are others. Default 1 s.
+	Patience time.Duration
 	// Timeout bounds one request, from connecting to the end of the answer. Default 20 s.
 	Timeout time.Duration
 	// Closed is how long an endpoint that cannot be reached, or answers 429 without Retry-After, is left alone. Default 1 s
@@ -53,7 +55,8 @@ type Config struct {
 	Closed convergo.Backoff
 	// MostRetryAfter caps what an endpoint can ask for with Retry-After. Default 1 h.
 	MostRetryAfter time.Duration
-	// Remember is of how many events it is kept in memory which endpoints have them, when others have not. Default 10,000.
+	// Remember is of how many events it is kept in memory which endpoints have them, when others have not, what late answers said, and
+	// how often one was not settled. Default 10,000 of each.
 	Remember int
 	// OnDown is told, once each time, when an endpoint begins to be down. It must not block. Default: the log only.
 	OnDown func(endpoint string, why error)
@@ -68,6 +71,7 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	c.Concurrency = cmp.Or(c.Concurrency, 16)
 	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
+	c.Patience = cmp.Or(c.Patience, time.Second)
 	c.MostRetryAfter = cmp.Or(c.MostRetryAfter, time.Hour)
 	c.Remember = cmp.Or(c.Remember, 10_000)
 	if c.Closed.Base <= 0 && len(c.Closed.Schedule) == 0 {
@@ -86,8 +90,8 @@ func (c Config) validate() error {
 	if len(c.Endpoints) == 0 {
 		return errors.New("no endpoints (Config.Endpoints): name at least one")
 	}
-	if c.Concurrency < 1 || c.Timeout < 0 || c.Remember < 1 {
-		return errors.New("Config.Concurrency, Timeout or Remember is negative")
+	if c.Concurrency < 1 || c.Timeout < 0 || c.Patience < 0 || c.Remember < 1 {
+		return errors.New("Config.Concurrency, Timeout, Patience or Remember is negative")
 	}
 	names := map[string]bool{}
 	for i, e := range c.Endpoints {

@@ -7,6 +7,10 @@
 // and Convergo-Signature signs "{id}.{timestamp}.{Convergo-Event}" in the same way, because the standard's signature covers the
 // body only.
 //
+// Convergo-Attempt says from the second delivery on how often the endpoint was told of the event and did not settle it: no answer, or a
+// gateway's 502, 503 or 504. Its number is signed in the same way. A process that dies of a message leaves no other trace: the inbox behind a
+// Receiver finds it by this. Who has no use for it need not read it.
+//
 // What is promised: each endpoint gets each of its events at least once, and an aggregate's events in order. An event is sent
 // when all of its endpoints have answered 2xx. When only some have, the others are tried again alone for as long as this process
 // remembers it (Config.Remember); after a restart, or when it was forgotten, all get it again. Subscribers deduplicate by webhook-id.

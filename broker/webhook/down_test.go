@@ -73,26 +73,57 @@ func TestAnEndpointThatIsDownIsItsOwnOutage(t *testing.T) {
 	}
 }
 
-// An endpoint that never answers must not look like a silent broker: its request ends before the call does.
+// An endpoint that never answers must not look like a silent broker: a call ends before its time does, and the request goes on.
 func TestAnEndpointThatHangsIsToldFromACallThatIsOver(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	b := two(t, func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}, Config{Timeout: 2 * time.Second})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	errs := b.Publish(ctx, []convergo.Event{paid("A", 1), inStock("B", 1)})
-	if convergo.VerdictOf(errs[0]) != convergo.Wait || errs[1] != nil {
-		t.Errorf("errors %v", errs)
+	hangs, fine := func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}
+	for name, limit := range map[string]time.Duration{"a long call": 10 * time.Second, "a short one": 500 * time.Millisecond} {
+		b := two(t, hangs, fine, Config{})
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		errs := b.Publish(ctx, []convergo.Event{paid("A", 1), inStock("B", 1)})
+		if convergo.VerdictOf(errs[0]) != convergo.Wait || errs[1] != nil || ctx.Err() != nil {
+			t.Errorf("%s: errors %v, and the call's context %v", name, errs, ctx.Err())
+		}
+		cancel()
 	}
-	b = two(t, func(http.ResponseWriter, *http.Request) { <-release }, func(http.ResponseWriter, *http.Request) {}, Config{})
-	short, end := context.WithTimeout(t.Context(), 2*time.Second)
+	b := two(t, hangs, fine, Config{Timeout: 100 * time.Millisecond})
+	errs := b.Publish(t.Context(), []convergo.Event{paid("A", 1), inStock("B", 1)})
+	if convergo.VerdictOf(errs[0]) != convergo.Wait || !strings.Contains(errs[0].Error(), "no answer in time") || errs[1] != nil {
+		t.Errorf("after the time of a request: errors %v", errs)
+	}
+	b = two(t, hangs, fine, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Publish(ctx, []convergo.Event{paid("A", 1)})[0]; convergo.VerdictOf(err) != convergo.Outage {
+		t.Errorf("a call that is over: %v", err)
+	}
+}
+
+// With a single endpoint nobody else waits: a slow one has the time of the call.
+func TestASingleEndpointHasTheTimeOfTheCall(t *testing.T) {
+	secret, _ := key(t, "a")
+	one := Endpoint{Name: "shop", URL: "https://shop.example/hook", Secrets: []Secret{secret}}
+	other, off := one, one
+	other.Name, off.Name, off.Disabled = "stock", "old", true
+	call, end := context.WithTimeout(t.Context(), 10*time.Second)
 	defer end()
-	errs = b.Publish(short, []convergo.Event{paid("A", 1), inStock("B", 1)})
-	if convergo.VerdictOf(errs[0]) != convergo.Outage || errs[1] != nil {
-		t.Errorf("in a call that had no time for it: errors %v", errs)
-	}
-	if d, fair := b.limit(ctx); d > 8*time.Second || !fair {
-		t.Errorf("of 10 s a request gets %v, fair %t", d, fair)
+	for _, c := range []struct {
+		endpoints []Endpoint
+		ctx       context.Context
+		want      time.Duration
+	}{
+		{[]Endpoint{one, off}, call, 8 * time.Second},
+		{[]Endpoint{one, off}, t.Context(), 21 * time.Second},
+		{[]Endpoint{one, other}, call, time.Second},
+		{[]Endpoint{one, other}, t.Context(), time.Second},
+	} {
+		patient, cancel := open(t, Config{Endpoints: c.endpoints}).patience(c.ctx)
+		until, _ := patient.Deadline()
+		if d := time.Until(until); d > c.want || d < c.want-time.Second {
+			t.Errorf("%d endpoints are waited for %v, want %v", len(c.endpoints), d, c.want)
+		}
+		cancel()
 	}
 }
 

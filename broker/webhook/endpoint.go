@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -24,6 +26,11 @@ type endpoint struct {
 	fails int       // in a row, by which it was not reached
 	since time.Time // the first of them
 	why   error     // of until
+
+	slots  chan struct{} // one for each request on its way
+	flying int           // requests on their way
+	last   time.Time     // when it last answered, by the system's clock
+	hushed bool          // it has answered nothing for as long as a call waits: until one of the requests on their way has ended
 }
 
 // Closed is the error for an endpoint that is left alone for a while: it could not be reached, or asked for time. It says nothing
@@ -47,20 +54,63 @@ func (c *Closed) RetryAt() time.Time { return c.Until }
 func (e *endpoint) state(now time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.stateNow(now)
+}
+
+func (e *endpoint) stateNow(now time.Time) error {
 	switch {
 	case e.gone:
 		return convergo.Permanent(fmt.Errorf("endpoint %s is disabled: it answered 410 Gone", e.Name))
 	case now.Before(e.until):
 		return &Closed{e.Name, e.until, e.why}
+	case e.hushed, e.fails > 0 && e.flying > 0:
+		return &Closed{e.Name, now.Add(time.Second), errHushed}
 	}
 	return nil
+}
+
+var errHushed = errors.New("it has not answered yet what is on its way")
+
+// admit is state, and when that is nil notes a request on its way. One that was down gets a single request, a probe, until it has
+// answered.
+func (e *endpoint) admit(now time.Time) (probe bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err = e.stateNow(now); err == nil {
+		e.flying++
+	}
+	return e.fails > 0, err
+}
+
+// landed notes that a request has ended, however.
+func (e *endpoint) landed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flying--
+	e.hushed = false
+}
+
+// onItsWay is the error for an event whose request goes on, or waits for others to end.
+func (e *endpoint) onItsWay(now time.Time) error {
+	return &Closed{e.Name, now.Add(time.Second), errHushed}
+}
+
+// hush notes that a call has waited since began, and tells whether the endpoint has answered nothing in that time.
+func (e *endpoint) hush(began time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.last.After(began) {
+		return false
+	}
+	e.hushed = e.flying > 0
+	return true
 }
 
 // unreachable tells whether nothing can be said to the endpoint now.
 func (e *endpoint) unreachable(now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.gone || now.Before(e.until)
+	return e.gone || now.Before(e.until) || e.fails > 0 && e.flying > 0
 }
 
 // down leaves the endpoint alone for the time, or, without one, for as long as its failures in a row say.
@@ -68,6 +118,7 @@ func (b *Broker) down(e *endpoint, wait time.Duration, why error) error {
 	now := b.cfg.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.last = time.Now()
 	if e.fails == 0 {
 		e.since = now
 		b.cfg.Log.Error("a webhook endpoint is down: its events wait and spend no attempts, for as long as the relay has patience",
@@ -91,29 +142,32 @@ func (b *Broker) down(e *endpoint, wait time.Duration, why error) error {
 func (b *Broker) reached(e *endpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.last = time.Now()
 	if e.fails > 0 {
 		b.cfg.Log.Info("a webhook endpoint answers again", "endpoint", e.Name, "was down for", b.cfg.Now().Sub(e.since))
 	}
 	e.fails = 0
 }
 
-// deliver makes one attempt at one endpoint.
-func (b *Broker) deliver(ctx context.Context, e *endpoint, event convergo.Event) error {
-	if err := e.state(b.cfg.Now()); err != nil {
-		return err
-	}
-	limit, fair := b.limit(ctx)
-	request, cancel := context.WithTimeout(ctx, limit)
+// request makes one attempt at one endpoint, and notes whether it was settled: ctx ends when nobody wants its answer any more.
+func (b *Broker) request(ctx context.Context, e *endpoint, event convergo.Event) error {
+	timed, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(request, http.MethodPost, e.URL, bytes.NewReader(event.Payload))
+	var written atomic.Bool
+	traced := httptrace.WithClientTrace(timed, &httptrace.ClientTrace{WroteHeaders: func() { written.Store(true) }})
+	r, err := http.NewRequestWithContext(traced, http.MethodPost, e.URL, bytes.NewReader(event.Payload))
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", e.Name, inner(err))
 	}
-	sign(r.Header, event, b.cfg.Now(), e.Secrets)
+	before, _ := b.unsettled.of(event, e.Name)
+	sign(r.Header, event, b.cfg.Now(), e.Secrets, before+1)
 	answer, err := b.client.Do(r)
 	if err != nil {
-		if ended := request.Err(); ctx.Err() != nil || ended != nil && !fair {
-			return convergo.Unreachable(fmt.Errorf("endpoint %s: no answer: %w", e.Name, ended))
+		if written.Load() {
+			b.count(event, e)
+		}
+		if ctx.Err() != nil {
+			return convergo.Unreachable(fmt.Errorf("endpoint %s: no answer: %w", e.Name, context.Cause(ctx)))
 		}
 		return b.down(e, 0, noDeadline(inner(err)))
 	}
@@ -121,21 +175,18 @@ func (b *Broker) deliver(ctx context.Context, e *endpoint, event convergo.Event)
 	_, _ = io.CopyN(io.Discard, answer.Body, 16<<10)
 	_ = answer.Body.Close()
 	b.cfg.Probe.At("broker.sent")
+	if code := answer.StatusCode; code >= http.StatusBadGateway && code <= http.StatusGatewayTimeout {
+		b.count(event, e) // a gateway answers so for a process that died
+	} else {
+		b.unsettled.drop(event, e.Name)
+	}
 	return b.judge(e, answer)
 }
 
-// limit is how long a request may take: it ends before the call does, so that an endpoint which does not answer is told from a
-// call that is over. fair tells whether the endpoint then had its time.
-func (b *Broker) limit(ctx context.Context) (limit time.Duration, fair bool) {
-	limit = b.cfg.Timeout
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)*4/5)
-	}
-	return limit, limit >= min(b.cfg.Timeout, enough)
+// count notes that the endpoint was told of the event and has not settled it: its process may have died of it.
+func (b *Broker) count(event convergo.Event, e *endpoint) {
+	b.unsettled.put(event, e.Name, func(n int) int { return n + 1 })
 }
-
-// enough time for an endpoint that is well.
-const enough = 5 * time.Second
 
 // inner takes the URL, which may hold a token, out of an error of the client.
 func inner(err error) error {

@@ -126,7 +126,7 @@ func TestTheLibraryOfTheSpecificationAcceptsEverySecretAndNoChangedByte(t *testi
 		e := paid("O-1", 1)
 		e.Key = name
 		h := http.Header{}
-		sign(h, e, now, []Secret{one, two})
+		sign(h, e, now, []Secret{one, two}, 1)
 		for text, want := range map[string]bool{oneText: true, twoText: true, otherText: false} {
 			oracle, err := standardwebhooks.NewWebhook(text)
 			must(t, err)
@@ -185,7 +185,7 @@ func TestAnEventHeaderThatIsNotSignedIsRefused(t *testing.T) {
 		"second event":   func(h http.Header) { h.Add(HeaderEvent, h.Get(HeaderEvent)) },
 	} {
 		q := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(e.Payload))
-		sign(q.Header, e, time.Now(), []Secret{secret})
+		sign(q.Header, e, time.Now(), []Secret{secret}, 1)
 		change(q.Header)
 		w := httptest.NewRecorder()
 		r.ServeHTTP(w, q)

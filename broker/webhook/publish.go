@@ -20,7 +20,13 @@ type Broker struct {
 	endpoints []*endpoint
 	client    *http.Client
 	transport *http.Transport
+	enabled   int // endpoints
 	partial   partial
+	flights   shelf[*flight] // requests that nobody waits for
+	unsettled shelf[int]     // how often an endpoint was told of an event and did not settle it
+	life      context.Context
+	end       context.CancelCauseFunc
+	flying    sync.WaitGroup
 }
 
 // Open checks the configuration. It calls no endpoint.
@@ -30,8 +36,13 @@ func Open(_ context.Context, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	b := &Broker{cfg: cfg, partial: partial{most: cfg.Remember, have: map[convergo.Digest]map[string]bool{}}}
+	b.flights.most, b.unsettled.most = cfg.Remember, cfg.Remember
+	b.life, b.end = context.WithCancelCause(context.Background())
 	for _, e := range cfg.Endpoints {
-		b.endpoints = append(b.endpoints, &endpoint{Endpoint: e})
+		b.endpoints = append(b.endpoints, &endpoint{Endpoint: e, slots: make(chan struct{}, cfg.Concurrency)})
+		if !e.Disabled {
+			b.enabled++
+		}
 	}
 	dialer := &net.Dialer{Timeout: cfg.Timeout, Control: newGuard(cfg.Allow).control}
 	b.transport = &http.Transport{
@@ -47,11 +58,16 @@ func Open(_ context.Context, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Close ends idle connections.
-func (b *Broker) Close() { b.transport.CloseIdleConnections() }
+// Close ends requests that are on their way, and idle connections. No Publish may be under way or follow.
+func (b *Broker) Close() {
+	b.end(errClosed)
+	b.flying.Wait()
+	b.transport.CloseIdleConnections()
+}
 
-// Publish implements relay.Publisher. Aggregates go side by side, Config.Concurrency at most; an aggregate's events one
-// after another, each to all its endpoints before the next.
+// Publish implements relay.Publisher. Aggregates go side by side, Config.Concurrency requests to an endpoint at most; an aggregate's
+// events one after another, each to all its endpoints before the next. No endpoint is waited for longer than Config.Patience: a
+// request that is not answered by then goes on, its event fails with *Closed, and when it is tried again the answer counts.
 //
 // Verdicts: 2xx is success. An endpoint that cannot be reached, does not answer in time, answers 429, 502, 503 or 504, or asks for time
 // with Retry-After is down: it is left alone for a while, its events fail at once with *Closed and wait (convergo.Unavailable),
@@ -68,24 +84,21 @@ func (b *Broker) Publish(ctx context.Context, events []convergo.Event) []error {
 		}
 		queues[e.Aggregate] = append(queues[e.Aggregate], i)
 	}
+	patient, cancel := b.patience(ctx)
+	defer cancel()
 	var all sync.WaitGroup
-	slots := make(chan struct{}, b.cfg.Concurrency)
 	for _, a := range order {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			b.inOrder(ctx, events, queues[a], errs)
-		})
+		all.Go(func() { b.inOrder(ctx, patient, events, queues[a], errs) })
 	}
 	all.Wait()
 	return errs
 }
 
 // inOrder publishes one aggregate's events until one fails. The later ones share an outage; another verdict is not theirs.
-func (b *Broker) inOrder(ctx context.Context, events []convergo.Event, queue []int, errs []error) {
+func (b *Broker) inOrder(ctx, patient context.Context, events []convergo.Event, queue []int, errs []error) {
 	for n, i := range queue {
 		e := events[i]
-		err := b.publish(ctx, e)
+		err := b.publish(ctx, patient, e)
 		if err == nil {
 			continue
 		}
@@ -100,7 +113,7 @@ func (b *Broker) inOrder(ctx context.Context, events []convergo.Event, queue []i
 	}
 }
 
-func (b *Broker) publish(ctx context.Context, e convergo.Event) error {
+func (b *Broker) publish(ctx, patient context.Context, e convergo.Event) error {
 	if err := ctx.Err(); err != nil {
 		return convergo.Unreachable(fmt.Errorf("not sent: %w", err))
 	}
@@ -124,22 +137,22 @@ func (b *Broker) publish(ctx context.Context, e convergo.Event) error {
 		return convergo.Unavailable(fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in Config.Unclaimed (--unclaimed)",
 			convergo.Subject{Topic: e.Topic, Type: e.Type}))
 	}
-	return b.toAll(ctx, targets, e)
+	return b.toAll(ctx, patient, targets, e)
 }
 
 // toAll delivers to the endpoints that are not known to have the event, side by side.
-func (b *Broker) toAll(ctx context.Context, targets []*endpoint, e convergo.Event) error {
+func (b *Broker) toAll(ctx, patient context.Context, targets []*endpoint, e convergo.Event) error {
 	have := b.partial.of(e)
 	errs := make([]error, len(targets))
 	if len(targets) == 1 {
 		if !have[targets[0].Name] {
-			errs[0] = b.deliver(ctx, targets[0], e)
+			errs[0] = b.deliver(ctx, patient, targets[0], e)
 		}
 	} else {
 		var all sync.WaitGroup
 		for i, p := range targets {
 			if !have[p.Name] {
-				all.Go(func() { errs[i] = b.deliver(ctx, p, e) })
+				all.Go(func() { errs[i] = b.deliver(ctx, patient, p, e) })
 			}
 		}
 		all.Wait()

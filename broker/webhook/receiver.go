@@ -44,10 +44,11 @@ type Receiver struct {
 
 // request is one POST whose sender waits.
 type request struct {
-	event  convergo.Event
-	fault  error
-	answer chan time.Duration // acknowledged: -1; returned: the delay
-	left   <-chan struct{}    // closed when nobody waits any more
+	event   convergo.Event
+	fault   error
+	attempt int                // 0: the sender does not tell
+	answer  chan time.Duration // acknowledged: -1; returned: the delay
+	left    <-chan struct{}    // closed when nobody waits any more
 }
 
 const acknowledged = time.Duration(-1)
@@ -133,6 +134,7 @@ func (r *Receiver) accept(w http.ResponseWriter, q *http.Request, body []byte) {
 	defer cancel()
 	item := &request{answer: make(chan time.Duration, 1), left: ctx.Done()}
 	item.event, item.fault = decode(q.Header, body)
+	item.attempt = attemptOf(q.Header, r.cfg.Secrets)
 	wait := time.Second
 	select {
 	case <-r.stop:
@@ -213,7 +215,7 @@ func (q *request) delivery() inbox.Delivery {
 		return nil
 	}
 	return inbox.Delivery{
-		Event: q.event, Malformed: q.fault,
+		Event: q.event, Malformed: q.fault, Attempt: q.attempt,
 		Ack:    func(context.Context) error { return reply(acknowledged) },
 		Return: func(_ context.Context, delay time.Duration) error { return reply(max(delay, 0)) },
 	}

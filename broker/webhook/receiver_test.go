@@ -94,7 +94,7 @@ func TestAReceiverRefusesWhatIsNotASignedPost(t *testing.T) {
 			q := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
 			e := paid("O-1", 1)
 			e.Payload = nil
-			sign(q.Header, e, time.Now(), []Secret{stranger})
+			sign(q.Header, e, time.Now(), []Secret{stranger}, 1)
 			return q
 		},
 	} {
@@ -111,7 +111,7 @@ func TestAnOldRequestIsRefused(t *testing.T) {
 	e := paid("O-1", 1)
 	h := http.Header{}
 	now := time.Now()
-	sign(h, e, now, []Secret{secret})
+	sign(h, e, now, []Secret{secret}, 1)
 	for offset, ok := range map[time.Duration]bool{
 		4 * time.Minute: true, -4 * time.Minute: true, 6 * time.Minute: false, -6 * time.Minute: false,
 	} {
@@ -127,7 +127,7 @@ func TestASignedMessageOfAnotherProgramIsDeliveredAsMalformed(t *testing.T) {
 	q := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("hello"))
 	e := paid("O-1", 1)
 	e.Payload = []byte("hello")
-	sign(q.Header, e, time.Now(), []Secret{secret})
+	sign(q.Header, e, time.Now(), []Secret{secret}, 1)
 	q.Header.Del(HeaderEvent)
 	q.Header.Del(HeaderEventSignature)
 	w := httptest.NewRecorder()
@@ -164,7 +164,7 @@ func TestAReceiverReadsNoMoreThanItMustBeforeTheSignatureFits(t *testing.T) {
 		return w
 	}
 	signed := http.Header{}
-	sign(signed, paid("O-1", 1), time.Now(), []Secret{stranger})
+	sign(signed, paid("O-1", 1), time.Now(), []Secret{stranger}, 1)
 	for _, missing := range []string{HeaderID, HeaderTimestamp, HeaderSignature} {
 		h, body := signed.Clone(), &endless{}
 		h.Del(missing)

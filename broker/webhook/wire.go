@@ -22,6 +22,7 @@ const (
 	HeaderSignature      = "Webhook-Signature"
 	HeaderEvent          = "Convergo-Event"     // Event.Wire as a query string
 	HeaderEventSignature = "Convergo-Signature" // of HeaderEvent
+	HeaderAttempt        = "Convergo-Attempt"   // from the second delivery on: its number, and its signatures
 )
 
 // tolerance is how far a timestamp may be from the receiver's clock.
@@ -44,8 +45,8 @@ func id(e convergo.Event) string {
 	return key
 }
 
-// sign sets the headers of one attempt.
-func sign(h http.Header, e convergo.Event, at time.Time, secrets []Secret) {
+// sign sets the headers of one request. attempt is how often the endpoint was told of the event and did not settle it, this time included.
+func sign(h http.Header, e convergo.Event, at time.Time, secrets []Secret, attempt int) {
 	values := url.Values{}
 	for name, value := range e.Wire() {
 		values.Set(name, value)
@@ -56,6 +57,10 @@ func sign(h http.Header, e convergo.Event, at time.Time, secrets []Secret) {
 	h.Set(HeaderSignature, signatures(secrets, id, timestamp, e.Payload))
 	h.Set(HeaderEvent, fields)
 	h.Set(HeaderEventSignature, signatures(secrets, id, timestamp, []byte(fields)))
+	if attempt > 1 {
+		number := strconv.Itoa(attempt)
+		h.Set(HeaderAttempt, number+" "+signatures(secrets, id, timestamp, attemptContent(number)))
+	}
 	h.Set("Content-Type", contentType(e))
 	h.Set("User-Agent", "convergo-webhook/1")
 }
@@ -144,6 +149,25 @@ func fits(header, id, timestamp string, content []byte, secrets []Secret) bool {
 		}
 	}
 	return found
+}
+
+func attemptContent(number string) []byte { return []byte(HeaderAttempt + "=" + number) }
+
+// attemptOf is the number of the delivery; 0 when the sender does not tell, or nobody who may tell has signed it.
+func attemptOf(h http.Header, secrets []Secret) int {
+	all := h.Values(HeaderAttempt)
+	if len(all) != 1 {
+		return 0
+	}
+	number, signed, _ := strings.Cut(all[0], " ")
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 1 || number != strconv.FormatInt(n, 10) {
+		return 0
+	}
+	if !fits(signed, h.Get(HeaderID), h.Get(HeaderTimestamp), attemptContent(number), secrets) {
+		return 0
+	}
+	return int(n)
 }
 
 // decode is the event of a verified request. A message of another sender has no event header: the error says so.
