@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/convergo/convergo"
 )
 
 // Forever as Job.Keep: the rows never leave.
@@ -30,9 +32,10 @@ type Job struct {
 // Config of a Retainer; the zero value is fit for production.
 type Config struct {
 	Every time.Duration // between two rounds, ± 10 % so that processes spread out; default 10 min
-	Chunk int           // rows per transaction; default 500
+	Chunk int           // rows per transaction at most, fewer after a call of Purge that took too long; default 500
 	Pause time.Duration // between two chunks, for the writers that wait; default 20 ms; NoPause for none
-	// ChunkTimeout bounds one call of Purge; default 30 s.
+	// ChunkTimeout bounds one call of Purge; default 30 s. After one that it ended the next asks for half the rows, down to one; after
+	// quick ones for twice as many again.
 	ChunkTimeout time.Duration
 	Now          func() time.Time // default time.Now
 	Log          *slog.Logger     // default discards
@@ -40,8 +43,10 @@ type Config struct {
 
 // Retainer runs the jobs.
 type Retainer struct {
-	jobs []Job
-	cfg  Config
+	jobs  []Job
+	cfg   Config
+	sizes sizes
+	logs  map[string]*convergo.FailureLog // by job
 }
 
 // New returns a retainer of the jobs.
@@ -64,7 +69,11 @@ func New(jobs []Job, cfg Config) *Retainer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Retainer{jobs: jobs, cfg: cfg}
+	r := &Retainer{jobs: jobs, cfg: cfg, logs: make(map[string]*convergo.FailureLog, len(jobs))}
+	for _, job := range jobs {
+		r.logs[job.Name] = &convergo.FailureLog{}
+	}
+	return r
 }
 
 // Run makes a round every Config.Every until ctx ends; then it returns nil. A job that fails is logged and tried again
@@ -80,7 +89,7 @@ func (r *Retainer) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce makes one round: each job deletes in chunks until fewer than Chunk rows came back. It returns the rows deleted
+// RunOnce makes one round: each job deletes in chunks until fewer rows came back than were asked for. It returns the rows deleted
 // by job name and the joined errors of the jobs that failed; those of a job that failed half-way count too. When ctx
 // ends it stops between two chunks, and that is part of the error.
 func (r *Retainer) RunOnce(ctx context.Context) (map[string]int, error) {
@@ -94,45 +103,20 @@ func (r *Retainer) RunOnce(ctx context.Context) (map[string]int, error) {
 		deleted[job.Name] += n
 		if err != nil {
 			failures = append(failures, fmt.Errorf("retain %s: after %d rows: %w", job.Name, n, err))
-			r.cfg.Log.ErrorContext(ctx, "old rows stay until the next round", "job", job.Name, "deleted", n, "error", err)
+			if failures, within, worth := r.logs[job.Name].Failed(r.cfg.Now()); worth {
+				r.cfg.Log.ErrorContext(ctx, "old rows stay until the next round", "job", job.Name, "deleted", n, "failures", failures,
+					"for", within.Round(time.Millisecond), "error", err)
+			}
 			continue
+		}
+		if failures, within, worth := r.logs[job.Name].Worked(r.cfg.Now()); worth {
+			r.cfg.Log.InfoContext(ctx, "old rows leave again", "job", job.Name, "failures", failures, "after", within.Round(time.Millisecond))
 		}
 		if n > 0 {
 			r.cfg.Log.InfoContext(ctx, "old rows deleted", "job", job.Name, "deleted", n)
 		}
 	}
 	return deleted, errors.Join(failures...)
-}
-
-func (r *Retainer) purge(ctx context.Context, job Job) (total int, err error) {
-	if job.Keep <= 0 {
-		return 0, nil
-	}
-	before := r.cfg.Now().Add(-job.Keep)
-	for {
-		n, err := r.chunk(ctx, job, before)
-		total += n
-		if err != nil {
-			return total, err
-		}
-		if n < r.cfg.Chunk {
-			return total, nil
-		}
-		if !pause(ctx, r.cfg.Pause) {
-			return total, ctx.Err()
-		}
-	}
-}
-
-func (r *Retainer) chunk(ctx context.Context, job Job, before time.Time) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("purge panicked: %v", p)
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.ChunkTimeout)
-	defer cancel()
-	return job.Purge(ctx, before, r.cfg.Chunk)
 }
 
 // pause waits for d and tells whether ctx is still alive.

@@ -109,9 +109,32 @@ func TestAJobThatFailsIsLoggedTriedAgainAndStopsNoOther(t *testing.T) {
 		if len(bad.rows) != 0 {
 			t.Error("the failed job was not tried in the next round")
 		}
+		if !strings.Contains(log.String(), `msg="old rows leave again" job=bad failures=1 after=`) {
+			t.Errorf("the log does not tell that the job works again:\n%s", log.String())
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestRoundsThatFollowOneAnotherFastDoNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testlog.Lines
+		bad := aged(10, 2*time.Hour)
+		bad.fail = errors.New("connection refused")
+		r := retain.New([]retain.Job{{Name: "bad", Keep: time.Hour, Purge: bad.purge}}, retain.Config{
+			Every: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if n := len(lines); n < 9 || n > 11 || !strings.Contains(lines[n-1], " for=9m") && !strings.Contains(lines[n-1], " for=8m") {
+			t.Errorf("%d lines in ten minutes:\n%s", n, log.String())
 		}
 	})
 }
