@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +19,7 @@ type Child struct {
 	Program string
 	Args    []string
 	Env     []string  // added to the environment; what is secret goes here, because arguments are for everybody to read
+	Without string    // variables of this process whose names begin so are not passed on; "": all are
 	URL     string    // where it will answer
 	Output  io.Writer // its standard output and error
 	// StartTimeout bounds a start until it is ready; default 1 min.
@@ -31,7 +33,7 @@ type Child struct {
 // Start starts the process and returns when it is ready to serve.
 func (c *Child) Start(ctx context.Context) error {
 	cmd := exec.Command(c.Program, c.Args...)
-	cmd.Env = append(cmd.Environ(), c.Env...)
+	cmd.Env = append(slices.DeleteFunc(cmd.Environ(), func(v string) bool { return c.Without != "" && strings.HasPrefix(v, c.Without) }), c.Env...)
 	said := &tail{to: c.Output}
 	cmd.Stdout, cmd.Stderr = said, said // one and the same writer: os/exec then writes from one goroutine
 	dieWithParent(cmd)

@@ -42,6 +42,25 @@ func TestAPlatformThatDoesNotStartSaysWhy(t *testing.T) {
 	}
 }
 
+func TestAChildGetsOfTheEnvironmentWhatItIsMeantToGet(t *testing.T) {
+	t.Setenv("CONVERGO_DRILL_TEST_SERVICES", "order")
+	t.Setenv("OTHER_DRILL_TEST", "kept")
+	var said bytes.Buffer
+	c := &Child{Program: "/usr/bin/env", URL: "http://127.0.0.1:1", Output: &said, Without: "CONVERGO_", Env: []string{"CONVERGO_BROKER=nats://b"}}
+	_ = c.Start(t.Context()) // it prints its environment and ends
+	for words, want := range map[string]bool{"CONVERGO_DRILL_TEST_SERVICES": false, "OTHER_DRILL_TEST=kept": true, "CONVERGO_BROKER=nats://b": true} {
+		if strings.Contains(said.String(), words) != want {
+			t.Errorf("%q in the environment: want %t", words, want)
+		}
+	}
+	said.Reset()
+	c = &Child{Program: "/usr/bin/env", URL: "http://127.0.0.1:1", Output: &said}
+	_ = c.Start(t.Context())
+	if !strings.Contains(said.String(), "CONVERGO_DRILL_TEST_SERVICES=order") {
+		t.Error("without an exception not all is passed on")
+	}
+}
+
 func TestAPlatformThatIsNotReadyInTimeIsAnError(t *testing.T) {
 	c := &Child{Program: "/bin/sleep", Args: []string{"60"}, URL: "http://127.0.0.1:1", StartTimeout: 100 * time.Millisecond}
 	err := c.Start(t.Context())

@@ -266,7 +266,7 @@ func (d *theDrill) layOut(ctx context.Context, program, address, worldURL string
 	d.url = "http://" + address
 	if !d.manyProcesses() {
 		args := append([]string{"serve", "--data", d.dir, "--addr", address, "--world", worldURL}, d.drillArgs(0)...)
-		d.platform = alone{&drill.Child{Program: program, URL: d.url, Output: d.log, Args: args}}
+		d.platform = alone{&drill.Child{Program: program, URL: d.url, Output: d.log, Args: args, Without: envPrefix}}
 		d.journals = []string{filepath.Join(d.dir, faultsFile)}
 		return nil
 	}

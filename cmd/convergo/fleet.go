@@ -177,7 +177,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 	if err != nil {
 		return nil, err
 	}
-	// Said to all of them: a CONVERGO_PLATFORM_ID around the demo must not make two platforms of the services and their relays.
+	// Said to all of them, and nothing of the CONVERGO_ variables around the demo: the services and their relays are one platform.
 	id := []string{"--platform-id", shared.platform()}
 	var others []string
 	for _, service := range serviceNames() {
@@ -186,7 +186,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 	for i := range c.Instances {
 		for _, service := range serviceNames() {
 			m := &member{name: fmt.Sprintf("%s-%d", service, i+1), dir: filepath.Join(dir, fmt.Sprintf("%s-%d", service, i+1))}
-			m.Child = &drill.Child{Program: program, URL: "http://" + addresses[service][i], Output: log, Args: slices.Concat([]string{
+			m.Child = &drill.Child{Program: program, URL: "http://" + addresses[service][i], Output: log, Without: envPrefix, Args: slices.Concat([]string{
 				"serve", "--data", m.dir, "--secrets", secretsPath, "--services", service, "--addr", addresses[service][i], "--peers", strings.Join(others, ";"),
 				"--world", worldURL, "--lease", f.lease.String(), "--call-lease", f.lease.String(),
 			}, id, c.drillArgs(i))}
@@ -205,7 +205,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 			return nil, err
 		}
 		m := &member{name: fmt.Sprintf("relay-%d of %s", i+1, service), dir: dir}
-		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Args: slices.Concat([]string{
+		m.Child = &drill.Child{Program: program, URL: "http://" + address, Output: log, Without: envPrefix, Args: slices.Concat([]string{
 			"relay", "--name", fmt.Sprintf("relay-%d", i+1), "--addr", address, "--lease", f.lease.String(), "--log", "warn",
 			"--retry-base", "50ms", "--retry-cap", "500ms", "--unclaimed", strings.Join(unclaimed, ","),
 		}, id), Env: []string{"CONVERGO_DATABASE=" + c.databaseURL(dir, service), "CONVERGO_BROKER=" + c.brokerURL()}}
