@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"debug/elf"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -98,6 +101,44 @@ func TestTheDeploymentFilesUseSettingsThatExist(t *testing.T) {
 	}
 	if err := understood([]string{"serve", "--no-such-setting"}); err == nil {
 		t.Error("a setting that does not exist was understood")
+	}
+}
+
+func TestThePasswordsOfTheComposeFileStandOnNoCommandLine(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct {
+			Command, Entrypoint any
+			Healthcheck         any
+			Environment         map[string]string
+			Volumes             []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range file.Services {
+		if words := fmt.Sprint(s.Command, s.Entrypoint, s.Healthcheck); strings.Contains(words, "PASSWORD") {
+			t.Errorf("%s: who lists the processes reads a password: %s", name, words)
+		}
+	}
+	s := file.Services["nats"]
+	if want := []any{"--config", "/etc/convergo-nats.conf"}; !reflect.DeepEqual(s.Command, want) || !slices.Contains(s.Volumes, "./nats.conf:/etc/convergo-nats.conf:ro") {
+		t.Errorf("the server is told %v and has %v", s.Command, s.Volumes)
+	}
+	// As Compose puts the password in, and as the server reads it: all of these are texts.
+	for _, password := range []string{"s3cret", "1234", "12k", "true", "007"} {
+		t.Setenv("NATS_PASSWORD", strings.Replace(s.Environment["NATS_PASSWORD"], "${CONVERGO_NATS_PASSWORD:?set it in deploy/.env}", password, 1))
+		o, err := natsserver.ProcessConfigFile("../../deploy/nats.conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Username != "convergo" || o.Password != password || !o.JetStream || o.StoreDir != "/data" || o.HTTPPort != 8222 || o.Authorization != "" {
+			t.Errorf("with %q the server reads %q, %q, JetStream %t in %q, HTTP at %d", password, o.Username, o.Password, o.JetStream, o.StoreDir, o.HTTPPort)
+		}
 	}
 }
 
