@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ type absence struct {
 	state    absent
 	since    time.Time // when the events that wait could have been sent, at the latest; by Config.Now
 	line     time.Time // the last place of the line
-	hinted   time.Time // the last release of one
+	hinted   time.Time // the last release of one, or of nobody
 	releases int       // how many at a time
 	at       time.Time // when the next release is due, by the relay's clock; zero for none
 }
@@ -42,7 +43,7 @@ type absent uint8
 const (
 	away absent = iota // its events have to wait
 	back               // one has come through, the others are being released
-	over               // nobody waits
+	over               // nobody waits, as far as is known
 )
 
 const (
@@ -96,6 +97,24 @@ func (a *absences) place(s convergo.Subject, now time.Time, waited time.Duration
 	return next
 }
 
+// wanted is a place that is wanted in a line: see absences.place.
+type wanted struct {
+	f               Failure
+	cause           error
+	subject         convergo.Subject
+	waited          time.Duration
+	soonest, latest time.Time
+}
+
+// giveOut gives the places that the turn's events want, in no order: so each lane has its part of them, and who takes some lanes over
+// does not wait for long until one there is tried.
+func (s *session) giveOut(t *turn, now time.Time) {
+	rand.Shuffle(len(t.places), func(i, j int) { t.places[i], t.places[j] = t.places[j], t.places[i] })
+	for _, w := range t.places {
+		t.postpone(w.f, w.cause, s.absent.place(w.subject, now, w.waited, w.soonest, w.latest))
+	}
+}
+
 // some tells whether there is anything to be told of events that come through at once.
 func (a *absences) some() bool {
 	a.mu.Lock()
@@ -114,8 +133,9 @@ func (a *absences) through(s convergo.Subject, waited bool, clock time.Time) {
 	defer a.mu.Unlock()
 	w := a.known[s]
 	switch {
-	case w == nil && !waited || w != nil && w.state == over:
-	case waited && (w == nil || w.state == away): // who is unknown may have been away in an earlier life
+	case !waited && (w == nil || w.state == over):
+	case waited && (w == nil || w.state == away || w.state == over && clock.Sub(w.hinted) >= time.Second):
+		// Others may wait since an earlier life, or of a batch that was not settled yet when the last ones were released.
 		w = a.of(s)
 		w.state, w.releases, w.at = back, leastReleased, clock
 	case w.state == back && waited:
@@ -136,13 +156,13 @@ func (a *absences) ask(clock time.Time) {
 	}
 }
 
-// forget is for new lanes: who waits there is unknown.
-func (a *absences) forget() {
+// moved is for lanes that were taken over: others may wait there for those who are back.
+func (a *absences) moved(clock time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for s, w := range a.known {
+	for _, w := range a.known {
 		if w.state == over {
-			delete(a.known, s)
+			w.state, w.releases, w.at = back, leastReleased, clock
 		}
 	}
 }
@@ -169,10 +189,10 @@ func (a *absences) released(s convergo.Subject, most, n int, err error, clock ti
 	case w == nil:
 	case err != nil:
 		w.at = clock.Add(time.Second)
-	case w.state == away: // one was, or they had to wait again meanwhile
+	case w.state == away && n > 0: // one was, or they had to wait again meanwhile
 		w.at, w.hinted = time.Time{}, clock
 	case n < most:
-		*w = absence{state: over, hinted: w.hinted}
+		*w = absence{state: over, hinted: clock}
 	default:
 		w.releases, w.at = min(2*most, mostReleased), clock.Add(time.Second)
 	}

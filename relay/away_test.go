@@ -161,9 +161,15 @@ func TestARelayThatIsStartedAnewTriesNoMore(t *testing.T) {
 }
 
 // An event that comes while the others wait is tried: it finds out that the receiver is back.
-func TestAnEventThatComesThroughLetsThoseThatWaitFollow(t *testing.T) {
+func TestAnEventThatComesThroughLetsThoseThatWaitFollow(t *testing.T) { isNoticedSoon(t, false) }
+
+// So does one that is tried on the news that the broker is connected again.
+func TestTheNewsThatTheBrokerIsBackHasOneTriedThatWaits(t *testing.T) { isNoticedSoon(t, true) }
+
+func isNoticedSoon(t *testing.T, byNews bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
+		want := 2 * n
 		store, d := memory.New(), &door{}
 		d.away.Store(true)
 		b := &broker{answer: d.answer}
@@ -172,11 +178,16 @@ func TestAnEventThatComesThroughLetsThoseThatWaitFollow(t *testing.T) {
 		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
 		pass(time.Hour)
 		d.away.Store(false)
-		add(t, store, event("new", 1))
-		if took := until(t, time.Minute, "all events", b.has(2*n+1)); took > 3*time.Second {
+		if byNews {
+			r.BrokerBack()
+		} else {
+			add(t, store, event("new", 1))
+			want++
+		}
+		if took := until(t, time.Minute, "all events", b.has(want)); took > 3*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		wantOnce(t, b, 2*n+1)
+		wantOnce(t, b, want)
 		r.stop(t)
 	})
 }
@@ -243,5 +254,37 @@ func TestTheStoreFailsWhileOthersAreReleasedAndTheyFollowLater(t *testing.T) {
 		}
 		wantOnce(t, b, 2*n)
 		r.stop(t)
+	})
+}
+
+// Relays share the lanes and know nothing of each other. One that joins, or takes over, goes on where the places are.
+func TestEachOfSeveralRelaysLetsItsOwnFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store, d := memory.New(), &door{}
+		d.away.Store(true)
+		b := &broker{answer: d.answer}
+		many(t, store, n)
+		relays := []*running{start(store, b, relay.Config{Name: "first"})}
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		pass(10 * time.Minute)
+		for i := range 3 {
+			relays = append(relays, start(store, b, relay.Config{Name: fmt.Sprint("joins-", i)}))
+		}
+		pass(5 * time.Minute)
+		before := d.refused.Load()
+		pass(10 * time.Minute)
+		if tried := d.refused.Load() - before; tried > 10*4*10 {
+			t.Errorf("%d failed publishes of four relays in ten minutes", tried)
+		}
+		relays[0].stop(t)
+		d.away.Store(false)
+		if took := until(t, 10*time.Minute, "all events", b.has(2*n)); took > 2*time.Minute {
+			t.Errorf("all came %v after the receiver was back", took)
+		}
+		wantOnce(t, b, 2*n)
+		for _, r := range relays[1:] {
+			r.stop(t)
+		}
 	})
 }

@@ -97,7 +97,7 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 	}
 	grew := slices.ContainsFunc(leases, func(l Lease) bool { return !slices.Contains(s.held, l) })
 	if grew {
-		s.absent.forget()
+		s.absent.moved(now)
 		s.stir()
 	}
 	s.held = leases

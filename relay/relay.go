@@ -58,7 +58,8 @@ func (r *Relay) Wake() {
 }
 
 // BrokerBack tells the relay that the broker, which may have been away, is connected again: the next probe of an outage is due
-// at once, and pauses between probes are short again. It never blocks and is a hint: without it the next probe finds out.
+// at once, and pauses between probes are short again; of the events of each subject that wait for a receiver that is away one is
+// tried. It never blocks and is a hint: without it the next probe finds out.
 func (r *Relay) BrokerBack() {
 	select {
 	case r.back <- struct{}{}:

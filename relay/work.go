@@ -41,6 +41,7 @@ type turn struct {
 	// something of them had failed before.
 	unavailable int64
 	waits, came map[convergo.Subject]bool
+	places      []wanted
 	unanswered  bool  // the publisher left an event without an answer
 	alone       bool  // one aggregate's events only
 	before      int64 // Relay.answered when the publish began
@@ -186,6 +187,7 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.fail(t, p, err, verdict, now)
 		}
 	}
+	s.giveOut(t, now)
 	for subject, waited := range t.came {
 		if !t.waits[subject] {
 			s.absent.through(subject, waited, s.clock())
@@ -249,8 +251,10 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		subject := subjectOf(p.Event)
 		include(&t.waits, subject, true)
 		f.Error = mark(subject) + f.Error
-		soonest, latest := notBefore(err, now.Add(patience(waited))), now.Add(s.cfg.MaxWait-waited)
-		t.postpone(f, err, s.absent.place(subject, now, waited, soonest, latest))
+		t.places = append(t.places, wanted{
+			f: f, cause: err, subject: subject, waited: waited,
+			soonest: notBefore(err, now.Add(patience(waited))), latest: now.Add(s.cfg.MaxWait - waited),
+		})
 	case verdict != convergo.Park && attempts < most:
 		t.postpone(f, err, now.Add(policy.Backoff.Delay(attempts)))
 	case policy.OnDead == SkipEvent:
