@@ -28,8 +28,12 @@ func hastened[TX any](r *rig[TX]) {
 		aside = append(aside, of(c, one)[1])
 	}
 	r.settle(inLanes(leases, c.Events), 0, relay.Settlement{
-		Failed: []relay.Failure{failed[a], failed[b], failed[other], failed[elsewhere]}, Dead: []relay.Failure{failed[held]}, HoldAggregate: true, Aside: aside,
+		Failed: []relay.Failure{failed[a], failed[b], failed[other], failed[held], failed[elsewhere]}, Aside: aside,
 	})
+	c = r.claim(leases, 10, time.Hour)
+	dead := failed[held] // again, and for a person now; its time stays in the row
+	dead.Pending = of(c, held)[0]
+	r.settle(inLanes(leases, []relay.Pending{dead.Pending}), 0, relay.Settlement{Dead: []relay.Failure{dead}, HoldAggregate: true})
 	equal(r, "due before", len(r.claim(leases, 10, time.Minute).Events), 0)
 	var of3and9 []relay.Lease
 	for _, l := range leases {
