@@ -28,11 +28,13 @@ func trail[TX any](r *rig[TX]) {
 	r.must(r.Operators.Record(r.ctx, ops.Act{Target: ops.TargetSent, ID: since, Move: ops.MoveReplay, By: "eve", Reason: "a lost disk", At: at(5)}))
 	r.wantError("redriving twice", r.Operators.RedriveEvent(r.ctx, dead[0].ID, "mallory", "", at(6)), ops.ErrNotFound)
 	r.wantError("discarding twice", r.Operators.DiscardLetter(r.ctx, letters[1].ID, "mallory", "", at(6)), ops.ErrNotFound)
+	number := func(n int) string { return strconv.FormatInt(dead[n].ID, 10) }
+	key := func(n int) convergo.Key { return event(order(strconv.Itoa(n)), 1).Key }
 	want := []ops.Act{
-		{Target: ops.TargetEvent, ID: strconv.FormatInt(dead[0].ID, 10), Move: ops.MoveRedrive, Key: event(order("1"), 1).Key, By: "ann", Reason: "the broker is back", At: at(1)},
-		{Target: ops.TargetEvent, ID: strconv.FormatInt(dead[1].ID, 10), Move: ops.MoveDiscard, Key: event(order("2"), 1).Key, By: "bob", Reason: "a test order: é", At: at(2)},
-		{Target: ops.TargetLetter, ID: letters[0].ID, Move: ops.MoveRedrive, Key: event(order("3"), 1).Key, By: "cid", At: at(3)},
-		{Target: ops.TargetLetter, ID: letters[1].ID, Move: ops.MoveDiscard, Key: event(order("4"), 1).Key, By: "dora", Reason: "told by phone", At: at(4)},
+		{Target: ops.TargetEvent, ID: number(0), Move: ops.MoveRedrive, Key: key(1), By: "ann", Reason: "the broker is back", At: at(1)},
+		{Target: ops.TargetEvent, ID: number(1), Move: ops.MoveDiscard, Key: key(2), By: "bob", Reason: "a test order: é", At: at(2)},
+		{Target: ops.TargetLetter, ID: letters[0].ID, Move: ops.MoveRedrive, Key: key(3), By: "cid", At: at(3)},
+		{Target: ops.TargetLetter, ID: letters[1].ID, Move: ops.MoveDiscard, Key: key(4), By: "dora", Reason: "told by phone", At: at(4)},
 		{Target: ops.TargetSent, ID: since, Move: ops.MoveReplay, By: "eve", Reason: "a lost disk", At: at(5)},
 	}
 	r.wantActs("all", want)
