@@ -22,7 +22,8 @@ func (s *Store) Record(ctx context.Context, a ops.Act) error {
 func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
 	a = a.Cut()
 	from, to := a.States()
-	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By, convergo.Micros(a.At))
+	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By,
+		convergo.Micros(a.At))
 	if err == nil {
 		tx.AfterCommit(func() { s.opts.Log.Info("a person acted", append([]any{"store", s.opts.Name}, a.Attrs()...)...) })
 	}
