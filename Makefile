@@ -29,6 +29,8 @@ lint: ## golangci-lint, at the version above, built by Go itself
 
 bench: ## the figures of docs/reference/benchmarks.md
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./bench/...
+	$(GO) test -run '^$$' -bench 'ABusiness|WakeUps' -benchtime 1x -timeout 60m ./store/postgres
+	$(GO) test -run '^$$' -bench Business -benchtime 60x -timeout 60m ./store/mysql
 
 demo: build ## a shop's day with everything going wrong
 	bin/convergo demo

@@ -170,8 +170,10 @@ func TestSecretsAreMadeOnceForAllProcesses(t *testing.T) {
 func TestSystemdTakesTheUnits(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
-	if errors.Is(err, exec.ErrNotFound) {
+	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") == "" {
 		return // it is no part of every Linux; TestTheUnitsRunCommandsThatExist reads them everywhere
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	for name, instance := range map[string]string{"convergo@.service": "convergo@order.service", "convergo-relay@.service": "convergo-relay@shop.service"} {

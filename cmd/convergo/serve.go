@@ -47,7 +47,7 @@ type serveCommand struct {
 	KeepRequests time.Duration `default:"168h" help:"How long an Idempotency-Key is remembered."`
 
 	Rate      float64       `default:"200" help:"Requests a second that one principal may make, one address ten times as many; 0 for no limit."`
-	Burst     int           `default:"400" help:"Requests that one principal or address may make at once."`
+	Burst     int           `default:"400" help:"Requests that one principal may make at once, one address ten times as many."`
 	ReadyLag  time.Duration `default:"1m" help:"/flowz says no when an event has waited longer."`
 	StopGrace time.Duration `default:"15s" help:"How long a stop waits for requests in flight."`
 	Log       string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
