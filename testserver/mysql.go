@@ -61,10 +61,19 @@ func openMySQL(options []string) (*MySQL, error) {
 		args := append(append([]string{}, program[1:]...), "--initialize-insecure", "--datadir="+data)
 		return exec.Command(program[0], append(args, asRoot()...)...)
 	}
-	return openServer("mysql", program, create, append([]string{
+	server, err := openServer("mysql", program, create, append([]string{
 		"--mysqlx=OFF", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--log-bin-trust-function-creators=ON",
 		"--pid-file=mysqld.pid", "--sync-binlog=1",
 	}, options...))
+	if err != nil {
+		return nil, err
+	}
+	// A new folder knows root on the socket alone.
+	err = server.Exec("CREATE USER IF NOT EXISTS 'root'@'127.0.0.1'", "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION")
+	if err != nil {
+		return nil, errors.Join(err, server.Kill())
+	}
+	return server, nil
 }
 
 // asRoot: both servers refuse to run as root unless they are told to.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -122,8 +123,19 @@ func again(steps ...func() error) error {
 func TestADayOnManyProcessesConvergesOnMariaDBAndRabbitMQ(t *testing.T) {
 	database, broker := testserver.Own(t, testserver.OpenMariaDB), testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
 	makeDatabases(t, database)
-	converges(t, map[string]func() error{"broker": broker.Crash, "database": func() error { return again(database.Kill, database.Restart) }},
-		"--database", "mysql://root@"+database.Addr+"/convergo_{service}", "--broker", fmt.Sprintf("amqp://%s:%s@%s", broker.User, broker.Password, broker.Addr))
+	config, file := inFile(t, "mysql://root@"+database.Addr+"/convergo_{service}", fmt.Sprintf("amqp://%s:%s@%s", broker.User, broker.Password, broker.Addr))
+	converges(t, map[string]func() error{"broker": broker.Crash, "database": func() error { return again(database.Kill, database.Restart) }}, config, file)
+}
+
+// inFile is a configuration file with these settings, as flags.
+func inFile(t *testing.T, database, broker string) (config, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "convergo.yaml")
+	text := fmt.Sprintf("database: %q\nbroker: %q\n", database, broker)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "--config", file
 }
 
 func makeDatabases(t *testing.T, server *testserver.MySQL) {
@@ -138,10 +150,12 @@ func makeDatabases(t *testing.T, server *testserver.MySQL) {
 func TestADayOnManyProcessesConvergesOnMySQLAndRocketMQ(t *testing.T) {
 	database, broker := testserver.Own(t, testserver.OpenMySQL), testserver.Own(t, testserver.OpenRocketMQ)
 	makeDatabases(t, database)
+	config, file := inFile(t, "mysql://root@/convergo_{service}?socket="+database.Socket,
+		fmt.Sprintf("rocketmq://%s?cluster=%s&lease=%v", broker.NameServer, broker.Cluster, broker.LockTerm))
 	converges(t, map[string]func() error{
 		"broker":   func() error { return again(broker.Kill, broker.Start) },
 		"database": func() error { return again(database.Kill, database.Restart) },
-	}, "--database", "mysql://root@/convergo_{service}?socket="+database.Socket, "--broker", fmt.Sprintf("rocketmq://%s?cluster=%s&lease=%v", broker.NameServer, broker.Cluster, broker.LockTerm))
+	}, config, file)
 }
 
 func TestADayOnManyProcessesConvergesOnSQLiteAndRedis(t *testing.T) {

@@ -45,7 +45,16 @@ func postgresShop(t *testing.T) shopDatabase {
 
 func mariaShop(t *testing.T) shopDatabase {
 	t.Helper()
-	server := testserver.Shared(t, &servers, "mariadb", testserver.OpenMariaDB)
+	return mysqlShop(t, testserver.Shared(t, &servers, "mariadb", testserver.OpenMariaDB))
+}
+
+func realMySQLShop(t *testing.T) shopDatabase {
+	t.Helper()
+	return mysqlShop(t, testserver.Shared(t, &servers, "mysql", testserver.OpenMySQL))
+}
+
+func mysqlShop(t *testing.T, server *testserver.MySQL) shopDatabase {
+	t.Helper()
 	name, err := server.Database()
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +262,7 @@ func (s shopDatabase) events(t *testing.T) (keys []string, unsent int) {
 }
 
 func TestARelayServesProgramsInPythonAndJavaThatWritePlainSQL(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) shopDatabase{"postgres": postgresShop, "mysql": mariaShop} {
+	for name, open := range map[string]func(*testing.T) shopDatabase{"postgres": postgresShop, "mariadb": mariaShop, "mysql": realMySQLShop} {
 		t.Run(name, func(t *testing.T) { serveOtherLanguages(t, open(t), name) })
 	}
 }
