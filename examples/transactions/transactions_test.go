@@ -34,12 +34,8 @@ func TestARowAndItsEventCommitOrVanishTogether(t *testing.T) {
 		found = append(found, example)
 		t.Run(example, func(t *testing.T) {
 			if example == "mysql" {
-				server := testserver.Shared(t, &servers, "mariadb", testserver.OpenMariaDB)
-				name, err := server.Database()
-				if err != nil {
-					t.Fatal(err)
-				}
-				judge(t, example, "mysql", "MYSQL_DSN", server.TCP(name))
+				judgeOn(t, example, testserver.Shared(t, &servers, "mariadb", testserver.OpenMariaDB))
+				judgeOn(t, example, testserver.Shared(t, &servers, "mysql", testserver.OpenMySQL))
 				return
 			}
 			server := testserver.Shared(t, &servers, "postgres", testserver.OpenDefaultPostgres)
@@ -53,6 +49,15 @@ func TestARowAndItsEventCommitOrVanishTogether(t *testing.T) {
 	if want := []string{"bun", "databasesql", "ent", "gorm", "mysql", "pgx", "sqlx"}; !slices.Equal(found, want) {
 		t.Errorf("examples %v, want %v", found, want)
 	}
+}
+
+func judgeOn(t *testing.T, example string, server *testserver.MySQL) {
+	t.Helper()
+	name, err := server.Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge(t, example, "mysql", "MYSQL_DSN", server.TCP(name))
 }
 
 // judge runs an example and compares what it says and what the database holds afterwards.
