@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -45,14 +47,39 @@ func OlderEngine(t *testing.T, open func() Migrator, migrations fs.FS) {
 		t.Fatalf("migrations %v: %v", files, err)
 	}
 	older := fstest.MapFS{}
-	for _, name := range files[:len(files)-1] { // in order: names begin with the version
+	for i, name := range files[:len(files)-1] { // in order: names begin with the version
 		text, err := fs.ReadFile(migrations, name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		older[name] = &fstest.MapFile{Data: text}
+		expands(t, files[i+1], migrations)
 		if err := s.Migrate(t.Context(), "engine", older); err != nil {
 			t.Errorf("a program that knows the engine's tables up to %s: %v", name, err)
+		}
+	}
+}
+
+// harmless are the statements that take nothing away from a program which does not know of them. A column that it does not name must
+// be one that it need not give.
+var harmless = regexp.MustCompile(`(?is)^(CREATE TABLE |CREATE INDEX |INSERT INTO migration_compatible |ALTER TABLE \S+ ADD COLUMN [^,]*$)`)
+
+// expands fails for a migration that lets older programs run beside it and yet changes what they use. One that contracts, and so lets
+// only programs run that do not use it any more, is to be added here by name, with the first program that does not.
+func expands(t *testing.T, name string, migrations fs.FS) {
+	t.Helper()
+	text, err := fs.ReadFile(migrations, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "INSERT INTO migration_compatible") {
+		return // older programs are refused
+	}
+	for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(string(text), ""), ";") {
+		statement = strings.TrimSpace(statement)
+		added := strings.HasPrefix(strings.ToUpper(statement), "ALTER TABLE") && strings.Contains(strings.ToUpper(statement), "NOT NULL")
+		if statement != "" && !harmless.MatchString(statement) || added && !strings.Contains(strings.ToUpper(statement), "DEFAULT") {
+			t.Errorf("%s lets older programs run, and takes something from them: %.200s", name, statement)
 		}
 	}
 }
