@@ -2,8 +2,12 @@ package bench
 
 import (
 	"context"
+	"encoding/base64"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +19,7 @@ import (
 	"github.com/convergo/convergo/broker/rabbitmq"
 	"github.com/convergo/convergo/broker/redis"
 	"github.com/convergo/convergo/broker/rocketmq"
+	"github.com/convergo/convergo/broker/webhook"
 	"github.com/convergo/convergo/inbox"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/relay"
@@ -78,6 +83,23 @@ func brokers() map[string]func(b *testing.B) target {
 			b.Cleanup(func() { must(b, t.Close()) })
 			return t
 		},
+		"nats-cluster": func(b *testing.B) target {
+			s := testserver.Own(b, testserver.OpenNATSCluster)
+			var urls []string
+			for _, node := range s.Nodes {
+				urls = append(urls, node.URL)
+			}
+			t, err := nats.Open(b.Context(), nats.Config{URL: strings.Join(urls, ",")})
+			must(b, err)
+			b.Cleanup(func() { must(b, t.Close()) })
+			return t
+		},
+		"embedded": func(b *testing.B) target {
+			t := openBroker(b)
+			b.Cleanup(t.Close)
+			return t
+		},
+		"webhook": openWebhook,
 		"redis": func(b *testing.B) target {
 			s := testserver.Own(b, testserver.OpenRedis)
 			t, err := redis.Open(b.Context(), redis.Config{Addr: s.Addr})
@@ -109,7 +131,33 @@ func brokers() map[string]func(b *testing.B) target {
 	}
 }
 
-// BenchmarkServers measures every database with NATS, and PostgreSQL with every broker: how fast a backlog drains from the
+// called is a broker without a server: a receiver that the events are sent to.
+type called struct {
+	*webhook.Broker
+	receiver *webhook.Receiver
+}
+
+func (c called) Subscribe(context.Context, string, []convergo.Subject) (inbox.Source, error) {
+	return c.receiver, nil
+}
+
+func openWebhook(b *testing.B) target {
+	secret, err := webhook.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 32)))
+	must(b, err)
+	receiver, err := webhook.NewReceiver(webhook.ReceiverConfig{Secrets: []webhook.Secret{secret}})
+	must(b, err)
+	server := httptest.NewServer(receiver)
+	b.Cleanup(server.Close)
+	t, err := webhook.Open(b.Context(), webhook.Config{
+		Endpoints: []webhook.Endpoint{{Name: "reader", URL: server.URL, Secrets: []webhook.Secret{secret}}},
+		Allow:     []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PlainHTTP: true,
+	})
+	must(b, err)
+	b.Cleanup(t.Close)
+	return called{t, receiver}
+}
+
+// BenchmarkServers measures every database with NATS, PostgreSQL with every broker, and the pairs of the demo's days: how fast a backlog drains from the
 // database until a consumer has acknowledged all of it, and at 500 events a second how long after the commit's answer a consumer
 // has an event.
 func BenchmarkServers(b *testing.B) {
@@ -117,6 +165,7 @@ func BenchmarkServers(b *testing.B) {
 	for _, pair := range [][2]string{
 		{"sqlite", "nats"}, {"postgres", "nats"}, {"mariadb", "nats"}, {"mysql", "nats"},
 		{"postgres", "redis"}, {"postgres", "kafka"}, {"postgres", "rabbitmq"}, {"postgres", "rocketmq"},
+		{"postgres", "nats-cluster"}, {"mariadb", "rabbitmq"}, {"mysql", "rocketmq"}, {"sqlite", "redis"}, {"sqlite", "embedded"}, {"postgres", "webhook"},
 	} {
 		b.Run(pair[0]+"+"+pair[1], func(b *testing.B) {
 			for range b.N {
