@@ -147,6 +147,9 @@ func (s *session) claimed(req request, claim Claim, err error) {
 		s.works(&s.logs.claims, "events can be claimed again")
 		s.claimFaults = 0
 	}
+	if claim.Unowned {
+		s.unowned(s.clock())
+	}
 	stale := s.outage && !req.probe // another worker's batch has met the outage since the claim began
 	for _, i := range req.workers {
 		w := &s.workers[i]

@@ -39,6 +39,7 @@ func (s *session) maybeLease(now time.Time) {
 
 func (s *session) lease(now time.Time, renewOnly bool) {
 	s.leasing, s.balancing = true, s.balancing || !renewOnly
+	s.takeAt = now.Add(s.cfg.Poll)
 	before, owed := s.owed, s.owes()
 	joining := s.joining && !owed
 	s.joining = false
@@ -109,6 +110,20 @@ func (s *session) leased(started time.Time, leases []Lease, err error) {
 	joins := len(leases) == 0 || len(leases) < convergo.Lanes && (grew || now.Sub(s.began) < 2*s.cfg.Lease)
 	if soon := started.Add(s.cfg.Poll); joins && soon.Before(s.leaseAt) {
 		s.leaseAt, s.joining = soon, true
+	}
+}
+
+// unowned makes a call for lanes due that have no owner: another relay has given them back, or is dead. The store may have none
+// for us, because they are another's share; so there is a Config.Poll between two such calls.
+//
+// What a claim saw that ended while a call is under way may be what that call takes. The next claim tells if not.
+func (s *session) unowned(now time.Time) {
+	at := s.takeAt
+	if at.Before(now) {
+		at = now
+	}
+	if !s.leasing && at.Before(s.leaseAt) {
+		s.leaseAt, s.joining = at, true
 	}
 }
 

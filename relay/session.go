@@ -43,6 +43,7 @@ type session struct {
 	// lanes away as well is due.
 	joining   bool
 	balanceAt time.Time
+	takeAt    time.Time // no call of Lease for lanes that have no owner before
 	// pause: a balance waits for the batches in flight. They end after what they are publishing now.
 	pause atomic.Bool
 	// balancing: a lease call that may give lanes away is under way, or had no answer. Until the store has told which leases

@@ -57,6 +57,9 @@ type Claim struct {
 	NextDue time.Time
 	// More: at least one lane had more pending events than perLane, or than there was room for.
 	More bool
+	// Unowned: some lane, no matter whose share it is, was given back, or its lease has ended by the database's clock. A claim for no
+	// leases need not tell.
+	Unowned bool
 }
 
 // Failure is a failed attempt.

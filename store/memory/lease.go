@@ -72,6 +72,16 @@ func (r laneRow) stands(token int64, now time.Time) bool {
 	return r.owner != "" && r.token == token && r.expires > convergo.Micros(now)
 }
 
+// unowned tells whether any lane has no living owner.
+func (st *state) unowned(now time.Time) bool {
+	for i := range convergo.Lane(convergo.Lanes) {
+		if row, _ := st.lanes.get(i); row.owner == "" || row.expires <= convergo.Micros(now) {
+			return true
+		}
+	}
+	return false
+}
+
 // Release implements relay.Store.
 func (s *Store) Release(ctx context.Context, owner string, leases []relay.Lease) error {
 	return s.change(ctx, "release lanes", func(tx *Tx) error {

@@ -32,7 +32,7 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 		return relay.Claim{}, err
 	}
 	events, more := c.portion.Claim()
-	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next), Unowned: seen.unowned(time.Now())}, nil
 }
 
 // promote makes due delayed events pending, in order of their times. It writes only when there are any.

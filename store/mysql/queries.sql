@@ -24,13 +24,16 @@ ON DUPLICATE KEY UPDATE lane = lane
 
 -- name: NextDue
 -- Three probes of an index for each leased lane: its next delayed event, its next retry, and :pending, whether anything is
--- pending there, which spares an idle relay the second statement. One that is busy knows without asking.
+-- pending there, which spares an idle relay the second statement. One that is busy knows without asking. The last is the same in
+-- each row, and read once: whether any of the 64 lanes has no owner; one that was given back ended at 0. Read without locks.
 SELECT l.lane,
        (SELECT d.deliver_at FROM outbox_delayed AS d FORCE INDEX (outbox_delayed_due)
          WHERE d.lane = l.lane AND d.deliver_at > ? ORDER BY d.deliver_at LIMIT 1),
        (SELECT b.next_attempt_at FROM outbox_blocked AS b FORCE INDEX (outbox_blocked_due)
          WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > ? ORDER BY b.next_attempt_at LIMIT 1),
-       :pending
+       :pending,
+       (SELECT MIN(u.expires_at) FROM outbox_lane AS u FORCE INDEX (PRIMARY) WHERE u.lane BETWEEN 0 AND 63)
+           <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   FROM outbox_lane AS l FORCE INDEX (PRIMARY) WHERE l.lane IN (:lanes)
 
 -- name: AnyPending

@@ -47,7 +47,7 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 		default:
 			s.narrow.inTime(rows)
 			events, more := c.portion.Claim()
-			return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
+			return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next), Unowned: c.unowned}, nil
 		}
 	}
 }
@@ -60,6 +60,7 @@ type claiming struct {
 	portion *relay.Portion
 	next    int64
 	turn    convergo.Lane
+	unowned bool
 	left    int64 // rows that may still be looked at; 0 for all: see narrow
 }
 
@@ -142,7 +143,7 @@ func (c *claiming) look(ctx context.Context, after int64, pending bool) ([]laneS
 	}
 	states, err := list(ctx, s.db, func(rows *sql.Rows) (l laneState, err error) {
 		var delayed, retry, pending sql.NullInt64
-		err = rows.Scan(&l.lane, &delayed, &retry, &pending)
+		err = rows.Scan(&l.lane, &delayed, &retry, &pending, &c.unowned)
 		l.delayed, l.retry, l.pending = delayed.Int64, retry.Int64, pending.Valid
 		return l, err
 	}, s.with("NextDue", ":lanes", numbers(c.lanes), ":pending", probe), after, after)

@@ -25,15 +25,17 @@ WITH e AS (
 INSERT INTO outbox_delayed (event_id, lane, deliver_at) SELECT e.id, e.lane, e.deliver_at FROM e
 
 -- name: NextDue
--- One probe of an index a lane: the next delayed event after $2 and the lane's floor, the next retry after $2. The rest tells
--- what changed since the last claim: see floor.go. Locks nothing, like all statements of a claim.
+-- One probe of an index a lane: the next delayed event after $2 and the lane's floor, the next retry after $2. Then what changed
+-- since the last claim: see floor.go. The last is whether any of the 64 lanes has no owner; one that was given back ended at 0.
+-- Locks nothing, like all statements of a claim.
 SELECT (SELECT min(x.deliver_at) FROM unnest($1::smallint[], $3::bigint[]) AS l (lane, floor)
          CROSS JOIN LATERAL (SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = l.lane AND d.deliver_at > greatest($2, l.floor)
                               ORDER BY d.lane, d.deliver_at LIMIT 1) AS x),
        (SELECT min(x.next_attempt_at) FROM unnest($1::smallint[]) AS l (lane)
          CROSS JOIN LATERAL (SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = l.lane AND b.held = 0 AND b.next_attempt_at > $2
                               ORDER BY b.lane, b.held, b.next_attempt_at LIMIT 1) AS x),
-       s.last_value, txid_current_snapshot()::text, pg_postmaster_start_time()
+       s.last_value, txid_current_snapshot()::text, pg_postmaster_start_time(),
+       EXISTS (SELECT 1 FROM outbox_lane AS o WHERE o.expires_at <= (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)
   FROM outbox_pending_seq AS s
 
 -- name: ClaimLanes

@@ -30,7 +30,7 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 		return relay.Claim{}, fmt.Errorf("postgres store %s: claim: %w", s.opts.Name, err)
 	}
 	events, more := c.portion.Claim()
-	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next), Unowned: c.unowned}, nil
 }
 
 type claiming struct {
@@ -43,6 +43,7 @@ type claiming struct {
 	now     int64
 	portion *relay.Portion
 	next    int64
+	unowned bool
 
 	floors  []int64 // of delayed events, by lane
 	seen    *snapshot
@@ -120,7 +121,8 @@ func due(at, now int64) bool { return at != 0 && at <= now }
 func (c *claiming) due(after int64) (delayed, retry int64, err error) {
 	var first, second *int64
 	var seen string
-	if _, err = c.session.one(c.ctx, "NextDue", []any{c.lanes, after, c.floors}, &first, &second, &c.seq, &seen, &c.started); err != nil {
+	into := []any{&first, &second, &c.seq, &seen, &c.started, &c.unowned}
+	if _, err = c.session.one(c.ctx, "NextDue", []any{c.lanes, after, c.floors}, into...); err != nil {
 		return 0, 0, err
 	}
 	if c.seen, err = parseSnapshot(seen); err != nil {

@@ -14,7 +14,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: NextDue
 -- Leased lanes are the bits of ?1. The lanes that have rows are found by stepping through the index from one to the next,
 -- so that an idle relay touches next to nothing; then one probe a lane: the next delayed event after ?2, the next retry. And
--- whether anything is pending there at all, which spares an idle relay the second statement.
+-- whether anything is pending there at all, which spares an idle relay the second statement. The last is whether any of the 64
+-- lanes has no owner; one that was given back ended at 0.
 WITH RECURSIVE
     pending (lane) AS (SELECT MIN(lane) FROM outbox_pending
                        UNION ALL SELECT (SELECT MIN(p.lane) FROM outbox_pending AS p WHERE p.lane > pending.lane) FROM pending WHERE pending.lane IS NOT NULL),
@@ -26,7 +27,8 @@ SELECT (SELECT MIN((SELECT d.deliver_at FROM outbox_delayed AS d WHERE d.lane = 
                     ORDER BY d.deliver_at LIMIT 1)) FROM delayed WHERE (?1 >> delayed.lane) & 1),
        (SELECT MIN((SELECT b.next_attempt_at FROM outbox_blocked AS b WHERE b.lane = blocked.lane AND b.held = 0 AND b.next_attempt_at > ?2
                     ORDER BY b.next_attempt_at LIMIT 1)) FROM blocked WHERE (?1 >> blocked.lane) & 1),
-       EXISTS (SELECT 1 FROM pending WHERE (?1 >> pending.lane) & 1)
+       EXISTS (SELECT 1 FROM pending WHERE (?1 >> pending.lane) & 1),
+       EXISTS (SELECT 1 FROM outbox_lane WHERE expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER))
 
 -- name: ClaimLanes
 -- Leased lanes are the bits of ?1. The first ?2 rows of each lane by index. stop is the row that is one too many; finding

@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, leases []relay.Lease, perLane int, no
 		return relay.Claim{}, fmt.Errorf("sqlite store %s: claim: %w", s.opts.Name, err)
 	}
 	events, more := c.portion.Claim()
-	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next)}, nil
+	return relay.Claim{Events: events, More: more, NextDue: convergo.FromMicros(c.next), Unowned: c.unowned}, nil
 }
 
 type claiming struct {
@@ -40,6 +40,7 @@ type claiming struct {
 	found   bool // the last call of due saw pending events
 	portion *relay.Portion
 	next    int64
+	unowned bool
 }
 
 func (c *claiming) run(ctx context.Context) error {
@@ -98,7 +99,7 @@ func due(at, now int64) bool { return at != 0 && at <= now }
 // due reads when the next delayed event and the next retry after a time are due.
 func (c *claiming) due(conn *cachingConn, after int64) (delayed, retry int64, err error) {
 	err = conn.each(context.Background(), c.store.sql.Get("NextDue"), func(v []driver.Value) error {
-		delayed, retry, c.found = integer(v[0]), integer(v[1]), integer(v[2]) == 1
+		delayed, retry, c.found, c.unowned = integer(v[0]), integer(v[1]), integer(v[2]) == 1, integer(v[3]) == 1
 		return nil
 	}, c.lanes, after)
 	return delayed, retry, err

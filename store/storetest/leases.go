@@ -22,6 +22,7 @@ func leaseLaws[TX any]() []law[TX] {
 		{"asked to renew only, a store takes no lane and gives none up", renewOnly[TX]},
 		{"lanes with events in flight are not given up, the others are", busyKept[TX]},
 		{"release is immediate and conditional on the token", releaseConditional[TX]},
+		{"a claim tells whether any lane has no owner", unownedTold[TX]},
 		{"expired leases are taken over and their owner settles nothing (B13)", expiredTakenOver[TX]},
 		{"twenty claimants: an event is in one live lease only (B03)", twentyClaimants[TX]},
 	}
@@ -206,6 +207,38 @@ func releaseConditional[TX any](r *rig[TX]) {
 	r.release("b", forged)
 	equal(r, "lanes of b that stand", len(r.lease("b", second...)), convergo.Lanes)
 	r.release("nobody")
+}
+
+// Whoever has some lanes looks at them all the time. So those of another are taken over soon after it has stopped or died.
+func unownedTold[TX any](r *rig[TX]) {
+	told := func(leases []relay.Lease) bool {
+		c, err := r.Relay.Claim(r.ctx, leases, 10, r.base)
+		r.must(err)
+		return c.Unowned
+	}
+	a := r.lease("a")
+	equal(r, "one has all", told(a), false)
+	r.lease("b")
+	a = r.lease("a", a...)
+	equal(r, "half were given up for another, who has not come yet", told(a), true)
+	b := r.lease("b")
+	equal(r, "to one of two who have all", told(a), false)
+	equal(r, "to the other one", told(b[:1]), false)
+	r.release("b", b[0])
+	equal(r, "one lane was given back", told(a[:1]), true)
+	a = r.lease("a", a...)
+	equal(r, "lanes of a", len(a), convergo.Lanes/2+1)
+	equal(r, "it was taken", told(a), false)
+	r.insert(event(order("1"), 1))
+	delayed := event(order("2"), 1)
+	delayed.DeliverAt = r.base.Add(-time.Minute)
+	r.insert(delayed)
+	r.release("b", b[1])
+	equal(r, "one lane was given back while there is work", told(a), true)
+	a = r.lease("a", a...)
+	equal(r, "it was taken while there is work", told(a), false)
+	r.must(r.ExpireLeases(r.ctx))
+	equal(r, "all have ended", told(a), true)
 }
 
 func expiredTakenOver[TX any](r *rig[TX]) {
