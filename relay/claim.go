@@ -93,6 +93,7 @@ func (s *session) maybeClaim(now time.Time) {
 		return
 	}
 	s.underWay(req, true)
+	s.toldAt = now
 	s.spawn(func() func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)
 		defer cancel()

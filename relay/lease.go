@@ -127,6 +127,32 @@ func (s *session) unowned(now time.Time) {
 	}
 }
 
+func (s *session) mayLook() bool {
+	return s.ctx.Err() == nil && s.claims == 0 && !s.leasing && !s.looking && !s.outage && len(s.held) > 0 && s.trusted() &&
+		!slices.ContainsFunc(s.workers, worker.idle)
+}
+
+// maybeLook asks whether any lane has no owner when all workers have been busy for a Config.Poll, so that no claim has told. It is a
+// claim of as little as can be, and what it finds besides is left where it is. When it fails the renewals of the leases find out.
+func (s *session) maybeLook(now time.Time) {
+	if !s.mayLook() || now.Before(s.toldAt.Add(s.cfg.Poll)) {
+		return
+	}
+	s.looking, s.toldAt = true, now
+	leases := slices.Clone(s.held[:1])
+	s.spawn(func() func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)
+		defer cancel()
+		claim, err := s.store.Claim(ctx, leases, 1, s.cfg.Now())
+		return func() {
+			s.looking = false
+			if err == nil && claim.Unowned && s.ctx.Err() == nil {
+				s.unowned(s.clock())
+			}
+		}
+	})
+}
+
 // payOwed makes the next balance due when something that it was kept from has ended.
 func (s *session) payOwed(ended []Lease, now time.Time) {
 	if slices.ContainsFunc(ended, func(l Lease) bool { return s.owed[l.Lane] }) {

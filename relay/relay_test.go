@@ -184,8 +184,8 @@ func TestAGracefulStopTakesASecondAtMostAndHandsTheLanesOver(t *testing.T) {
 		if took := first.stop(t); took > time.Second {
 			t.Errorf("stopping took %v", took)
 		}
-		until(t, 7*time.Second, "all events by the other relay", b.has(1000))
-		until(t, 7*time.Second, "all lanes at the other relay", func() bool { return second.Stats().Lanes == convergo.Lanes })
+		until(t, time.Second, "all lanes at the other relay", func() bool { return second.Stats().Lanes == convergo.Lanes })
+		until(t, 5*time.Second, "all events by the other relay", b.has(1000))
 		second.stop(t)
 		wantOnce(t, b, 1000)
 		if s := second.Stats(); s.LeaseLosses != 0 {

@@ -44,6 +44,8 @@ type session struct {
 	joining   bool
 	balanceAt time.Time
 	takeAt    time.Time // no call of Lease for lanes that have no owner before
+	looking   bool      // a call of Claim is under way that is for nothing else
+	toldAt    time.Time // when the last claim began that tells whether any lane has none
 	// pause: a balance waits for the batches in flight. They end after what they are publishing now.
 	pause atomic.Bool
 	// balancing: a lease call that may give lanes away is under way, or had no answer. Until the store has told which leases
@@ -101,6 +103,7 @@ func (s *session) run() {
 		s.maybeLease(now)
 		s.maybeHasten(now)
 		s.maybeClaim(now)
+		s.maybeLook(now)
 		if s.ctx.Err() == nil || s.running > 0 {
 			s.wait()
 		}
@@ -197,6 +200,9 @@ func (s *session) nextMoment(now time.Time) time.Time {
 	}
 	if s.mayClaim(now) {
 		sooner(s.claimAt(now))
+	}
+	if s.mayLook() {
+		sooner(s.toldAt.Add(s.cfg.Poll))
 	}
 	if _, _, at := s.absent.due(); !at.IsZero() && s.mayHasten() {
 		sooner(at)
