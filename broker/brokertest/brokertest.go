@@ -75,6 +75,10 @@ type Backend struct {
 	PublishRaw func(ctx context.Context, subject convergo.Subject, headers map[string]string, payload []byte) error
 	// Unroute takes away what stores the broker's messages, so that a publish has nowhere to go. nil: impossible here.
 	Unroute func(t *testing.T)
+	// Empty stops the server, takes away all that it has stored, starts it, and returns when it can be used. The Broker and its sources
+	// must go on by themselves. nil: the law is not declared, for a broker that has no server, or none that could lose its data while
+	// the programs that use it live.
+	Empty func(t *testing.T)
 }
 
 // Run checks the laws, each on a backend of its own.
@@ -114,7 +118,7 @@ type law struct {
 }
 
 func laws() []law {
-	return slices.Concat(publishLaws(), contentLaws(), deliveryLaws(), lifeLaws(), instanceLaws())
+	return slices.Concat(publishLaws(), contentLaws(), deliveryLaws(), lifeLaws(), emptiedLaws(), instanceLaws())
 }
 
 // patience is how long a law waits for something that must come; silence how long it listens for what must not.
