@@ -82,6 +82,7 @@ func Run[TX any](t *testing.T, open func(t *testing.T) Backend[TX]) {
 		{"outside", outsideLaws[TX]()},
 		{"requests", requestLaws[TX]()},
 		{"instances", instanceLaws[TX]()},
+		{"engine", engineLaws[TX]()},
 		{"operators", operatorLaws[TX]()},
 		{"retention", retentionLaws[TX]()},
 	} {
