@@ -27,6 +27,9 @@ type Broker struct {
 	closed    chan struct{} // closed by Close
 	ends      atomic.Bool   // the connection is being closed by this process
 
+	suspected  chan struct{} // something of the server's seems to be gone
+	bucketMade atomic.Int64  // when the bucket was made, in nanoseconds
+
 	mu      sync.Mutex
 	groups  map[string]*group // by consumer
 	back    []func()          // told of each new connection
@@ -43,7 +46,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nats broker: %w", err)
 	}
-	b := &Broker{cfg: cfg, url: url, closed: make(chan struct{}), groups: map[string]*group{}}
+	b := &Broker{cfg: cfg, url: url, closed: make(chan struct{}), suspected: make(chan struct{}, 1), groups: map[string]*group{}}
 	options = append(options,
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if b.ends.Load() { // our own doing
@@ -54,6 +57,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
 			cfg.Log.Info("nats broker: connected again", "server", c.ConnectedServerName())
+			b.suspect() // it may be another server, or one with no data
 			b.poke()
 			b.tellBack()
 		}),
@@ -66,6 +70,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := b.prepare(ctx); err != nil {
 		b.hangUp()
 		return nil, fmt.Errorf("nats broker at %s: %w", url, err)
+	}
+	if !cfg.LookOnly {
+		go b.keepMending()
 	}
 	return b, nil
 }

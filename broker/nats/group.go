@@ -39,6 +39,7 @@ type group struct {
 	seen     map[string]sighting
 	lastBeat time.Time
 	revision uint64    // of the document, the newest that was seen
+	bucket   int64     // when the bucket that it is in was made
 	behind   time.Time // since when only older ones are seen; zero: not
 
 	joinMu sync.Mutex
@@ -113,6 +114,7 @@ func (g *group) run() {
 		}
 		err := g.step(g.ctx)
 		if err != nil && g.ctx.Err() == nil {
+			g.broker.suspect()
 			g.broker.cfg.Log.Debug("nats broker: the group cannot be read or written", "consumer", g.consumer, "error", err)
 		}
 		g.mu.Lock()
@@ -144,6 +146,7 @@ func (g *group) step(ctx context.Context) error {
 		if try > 0 {
 			pause(ctx, nil, time.Now().Add(time.Duration(1+try*rand.IntN(5))*time.Millisecond))
 		}
+		g.renew()
 		d, revision, err := g.broker.readDocument(ctx, g.consumer)
 		if err != nil {
 			return err

@@ -72,6 +72,11 @@ func backend(t *testing.T, server *testserver.NATS, ackWait time.Duration) broke
 			return open(t, cfg)
 		},
 		Kill: func(t *testing.T) { restart(t, server, (*testserver.NATSNode).Kill) },
+		Empty: func(t *testing.T) {
+			if err := server.Empty(); err != nil {
+				t.Fatal(err)
+			}
+		},
 	}
 }
 

@@ -27,6 +27,8 @@ type Publisher struct {
 	Probe convergo.Probe
 	// Server is what errors call the server: its URL without secrets. Default "the server".
 	Server string
+	// Unheard is told that no stream takes what is published. It must not block. Default nobody.
+	Unheard func()
 }
 
 var errClosed = errors.New("the broker is closed")
@@ -197,6 +199,9 @@ func (p *Publisher) holds(ctx context.Context, seq uint64, e convergo.Event) boo
 func (p *Publisher) verdict(err error) error {
 	const tooLarge = 10054 // "message size exceeds maximum allowed"
 	var api *jetstream.APIError
+	if p.Unheard != nil && unheard(err) {
+		p.Unheard()
+	}
 	switch {
 	case errors.Is(err, nats.ErrReconnectBufExceeded): // the client's words for it: nothing is buffered, see Config.options
 		return convergo.Unreachable(fmt.Errorf("not connected to %s", cmp.Or(p.Server, "the server")))

@@ -29,6 +29,7 @@ func (p *partition) readAll(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		p.group.broker.suspect()
 		p.group.broker.cfg.Log.Debug("nats broker: reader", "consumer", p.group.consumer, "partition", p.n, "error", err)
 		select {
 		case <-pause.C:
@@ -82,8 +83,8 @@ func (p *partition) readSome(ctx context.Context) error {
 }
 
 // next is where to go on. The stream may have lost its end, after a power cut or in a restore, and given the sequences that
-// were read to other events since; or it may be another stream of the same name. Then a new reader begins shortly before the
-// time of the last message that was read: what came after that was never read.
+// were read to other events since: then a new reader begins shortly before the time of the last message that was read; what came
+// after that was never read. Of another stream of the same name nothing was read.
 func (p *partition) next(ctx context.Context) (jetstream.ConsumerConfig, error) {
 	b := p.group.broker
 	ctx, cancel := context.WithTimeout(ctx, b.patience())
@@ -91,22 +92,28 @@ func (p *partition) next(ctx context.Context) (jetstream.ConsumerConfig, error) 
 	p.group.mu.Lock()
 	read, from := p.read, p.from
 	p.group.mu.Unlock()
-	config := b.readerConfig(p.n, p.subjects, read.Seq)
 	stream, err := b.js.Stream(ctx, b.cfg.Stream)
 	if err != nil {
-		return config, err
+		return jetstream.ConsumerConfig{}, err
 	}
 	info := stream.CachedInfo()
 	made := info.Created.UnixNano()
+	other := read.Stream != 0 && read.Stream != made
+	if other {
+		b.cfg.Log.Warn("nats broker: the stream is another one than the one that was read: it is read from its beginning; "+
+			"`convergo replay --since` refills it from the outboxes", "consumer", p.group.consumer, "partition", p.n, "sequence", read.Seq)
+		read, from = position{}, time.Time{}
+	}
+	config := b.readerConfig(p.n, p.subjects, read.Seq)
 	if from.IsZero() && read.Seq > 0 {
-		same, err := b.same(ctx, stream, read, made)
+		same, err := b.same(ctx, stream, read)
 		if err != nil {
 			return config, err
 		}
 		if !same {
 			const margin = 10 * time.Second // for servers' clocks that differ
 			from = time.Unix(0, read.At).Add(-margin)
-			b.cfg.Log.Warn("nats broker: the stream is not the one that was read, or has lost its end: what it has since is read again; "+
+			b.cfg.Log.Warn("nats broker: the stream has lost its end: what it has since is read again; "+
 				"replay the outboxes over that time", "consumer", p.group.consumer, "partition", p.n, "sequence", read.Seq, "from", from)
 		}
 	}
@@ -116,16 +123,16 @@ func (p *partition) next(ctx context.Context) (jetstream.ConsumerConfig, error) 
 	p.group.mu.Lock()
 	defer p.group.mu.Unlock()
 	p.from = from
+	if other {
+		p.done.Seq, p.done.At, p.read = 0, 0, position{}
+	}
 	p.done.Stream = made
 	p.read.Stream = made
 	return config, nil
 }
 
 // same tells whether the stream still has what was read, or may have let it go for its age.
-func (b *Broker) same(ctx context.Context, stream jetstream.Stream, read position, made int64) (bool, error) {
-	if read.Stream != 0 && read.Stream != made {
-		return false, nil
-	}
+func (b *Broker) same(ctx context.Context, stream jetstream.Stream, read position) (bool, error) {
 	if state := stream.CachedInfo().State; read.Seq > state.LastSeq {
 		return false, nil
 	}

@@ -34,7 +34,7 @@ func (b *Broker) prepare(ctx context.Context) error {
 	if err := b.insist(ctx, func(ctx context.Context) (err error) { stream, err = b.stream(ctx); return err }); err != nil {
 		return err
 	}
-	if err := b.insist(ctx, func(ctx context.Context) (err error) { b.bucket, err = b.openBucket(ctx); return err }); err != nil {
+	if err := b.insist(ctx, b.findBucket); err != nil {
 		return err
 	}
 	config := stream.CachedInfo().Config
@@ -44,7 +44,7 @@ func (b *Broker) prepare(ctx context.Context) error {
 	}
 	b.publisher = &Publisher{
 		JetStream: b.js, Stream: b.cfg.Stream, Layout: Layout{Prefix: b.cfg.Prefix, Partitions: b.cfg.Partitions}, Window: b.cfg.Window,
-		MaxMessage: largest, Closed: b.closed, Probe: b.cfg.Probe, Server: b.url,
+		MaxMessage: largest, Closed: b.closed, Probe: b.cfg.Probe, Server: b.url, Unheard: b.suspect,
 	}
 	return nil
 }
@@ -101,6 +101,16 @@ func (b *Broker) fits(config jetstream.StreamConfig) error {
 }
 
 func (b *Broker) bucketName() string { return b.cfg.Stream + "-consumers" }
+
+// findBucket opens the bucket, and notes which one it is.
+func (b *Broker) findBucket(ctx context.Context) (err error) {
+	if b.bucket, err = b.openBucket(ctx); err != nil {
+		return err
+	}
+	made, err := madeAt(ctx, b.bucket)
+	b.bucketMade.Store(made)
+	return err
+}
 
 func (b *Broker) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	name := b.bucketName()

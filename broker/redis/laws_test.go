@@ -78,6 +78,11 @@ func TestRedisObeysTheLawsOfBrokers(t *testing.T) {
 				}
 				restart(t, server)
 			},
+			Empty: func(t *testing.T) {
+				if err := server.Empty(); err != nil {
+					t.Fatal(err)
+				}
+			},
 			Another: func(t *testing.T) (brokertest.Broker, func()) {
 				other := open(t, cfg)
 				return other, func() { die(other) }
