@@ -116,6 +116,11 @@ func TestRocketMQObeysTheLawsOfBrokers(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
+			Empty: func(t *testing.T) {
+				if err := server.Empty(); err != nil {
+					t.Fatal(err)
+				}
+			},
 			Another: func(t *testing.T) (brokertest.Broker, func()) {
 				other := open(t, cfg)
 				return other, other.die

@@ -191,6 +191,8 @@ func (b *Broker) send(ctx context.Context, at partition, req *command) (*command
 	answer, err := b.sending.call(ctx, address, req)
 	b.cfg.Probe.At("broker.sent")
 	switch refusedWith(err) {
+	case answerNoTopic:
+		b.gone(at.Topic)
 	case -1:
 		if err != nil {
 			b.stale(at.Topic)

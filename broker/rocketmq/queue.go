@@ -188,6 +188,8 @@ func (q *queue) read(ctx context.Context, from int64) (pulled, error) {
 		return pulled{nil, max(next, from)}, nil
 	case answerOffsetMoved:
 		return q.moved(ctx, from, answer)
+	case answerNoTopic:
+		b.gone(q.Topic)
 	}
 	return pulled{}, convergo.Unreachable(fmt.Errorf("read queue %d of %s: %w", q.Queue, q.Topic, &refusal{answer.Code, answer.Remark}))
 }

@@ -24,6 +24,7 @@ type partition struct {
 type topic struct {
 	partitions []partition // by the number that lane modulo Config.Queues gives
 	looked     time.Time   // when the name server was asked last
+	gone       bool        // a broker has said that it does not have it
 }
 
 // routeFresh is how long a topic's route is believed without asking again.
@@ -131,8 +132,13 @@ func (b *Broker) partitions(ctx context.Context, name string) ([]partition, erro
 	if known != nil && time.Since(known.looked) < routeFresh {
 		return known.partitions, nil
 	}
-	// One that was seen before is never made anew: its brokers are down.
-	found, err := b.look(ctx, name, known == nil && !b.cfg.NoCreate)
+	var found []partition
+	var err error
+	if known == nil {
+		found, err = b.look(ctx, name, !b.cfg.NoCreate)
+	} else {
+		found, err = b.renewed(ctx, name, known)
+	}
 	if err != nil && known != nil && !errors.Is(err, errQueues) && !errors.Is(err, errNoTopic) {
 		b.cfg.Log.Warn("the name servers do not answer; what they said before is used", "topic", name, "error", err)
 		return known.partitions, nil
@@ -151,7 +157,7 @@ func (b *Broker) stale(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.topics[name]; t != nil {
-		b.topics[name] = &topic{partitions: t.partitions}
+		b.topics[name] = &topic{partitions: t.partitions, gone: t.gone}
 	}
 }
 
@@ -229,9 +235,7 @@ func (b *Broker) create(ctx context.Context, name string) error {
 		if _, err := b.reading.call(ctx, masters[broker], request(codeTopicConfig, fields("topic", name), nil)); err == nil {
 			continue
 		}
-		_, err := b.reading.call(ctx, masters[broker], request(codeCreateTopic, fields("topic", name, "defaultTopic", "TBW102",
-			"readQueueNums", queues, "writeQueueNums", queues, "perm", 6, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 0, "order", false), nil))
-		if err != nil {
+		if err := b.createAt(ctx, masters[broker], name, queues); err != nil {
 			return fmt.Errorf("broker %s: %w", broker, err)
 		}
 	}
