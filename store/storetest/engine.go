@@ -192,7 +192,8 @@ func acknowledgedAfterwards[TX any](r *rig[TX]) {
 	var acked []string
 	messages := &oneBatch{}
 	broken := errors.New("out of stock")
-	for _, e := range []convergo.Event{event(order("good"), 1), event(order("bad"), 1), event(order("bad"), 2), event(order("worse"), 1), event(order("fine"), 1)} {
+	good, bad, worse, fine := order("good"), order("bad"), order("worse"), order("fine")
+	for _, e := range []convergo.Event{event(good, 1), event(bad, 1), event(bad, 2), event(worse, 1), event(fine, 1)} {
 		messages.batch = append(messages.batch, inbox.Delivery{Event: e, Attempt: 1, Ack: func(ctx context.Context) error {
 			n, err := r.Value(ctx, e.Aggregate.ID)
 			if err != nil {
