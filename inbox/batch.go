@@ -19,9 +19,10 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 				return
 			}
 			failures++
-			c.pause(ctx, failures, "the source cannot be read", err)
+			c.pause(ctx, failures, &c.troubles.source, err)
 			continue
 		}
+		c.works(&c.troubles.source)
 		if len(deliveries) == 0 { // a source that breaks its contract must not make us spin
 			c.sleep(ctx, 50*time.Millisecond, nil)
 			continue
@@ -35,13 +36,14 @@ func (c *Consumer[TX]) batches(ctx context.Context) {
 		rest, err := c.take(ctx, deliveries)
 		if err == nil {
 			failures = 0
+			c.works(&c.troubles.store)
 			continue
 		}
 		// Nothing of rest is stored, so nothing of it is acknowledged. It goes back at once and in order, not when the pause
 		// is over: another live consumer may have a database that works, and ours asks for more only after the pause.
 		c.giveBack(ctx, rest)
 		failures++
-		c.pause(ctx, failures, "the store cannot be written", err)
+		c.pause(ctx, failures, &c.troubles.store, err)
 	}
 }
 
@@ -432,12 +434,22 @@ func (c *Consumer[TX]) ack(ctx context.Context, deliveries []Delivery) {
 func (c *Consumer[TX]) giveBack(ctx context.Context, deliveries []Delivery) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	for _, d := range deliveries {
+	var first *Delivery
+	var failure error
+	left := 0
+	for i, d := range deliveries {
 		if d.Return == nil {
 			continue
 		}
 		if err := d.Return(ctx, 0); err != nil {
-			c.cfg.Log.Warn("message could not be returned", "consumer", c.cfg.Consumer, "key", d.Event.Key, "error", err)
+			if left++; left == 1 {
+				first, failure = &deliveries[i], err
+			}
 		}
 	}
+	if left == 0 {
+		c.works(&c.troubles.returns)
+		return
+	}
+	c.fails(&c.troubles.returns, "messages could not be returned", failure, "messages", left, "first", first.Event.Key)
 }

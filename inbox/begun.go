@@ -57,8 +57,9 @@ func (c *Consumer[TX]) begin(ctx context.Context, deliveries []Delivery) ([]Deli
 			if convergo.VerdictOf(err) == convergo.Outage {
 				return deliveries, err
 			}
-			c.cfg.Log.Warn("the beginning of work was not noted: a message that kills the process would not be found",
-				"consumer", c.cfg.Consumer, "error", err)
+			c.fails(&c.troubles.beginnings, "the beginning of work was not noted: a message that kills the process would not be found", err)
+		} else {
+			c.works(&c.troubles.beginnings)
 		}
 	}
 	for p, s := range starts {
@@ -147,13 +148,14 @@ func (c *Consumer[TX]) beginQueue(ctx context.Context, due []convergo.Aggregate)
 		noted, err := c.noteQueue(ctx, a)
 		if noted && err == nil {
 			c.begun.queues = true
+			c.works(&c.troubles.queueNotes)
 			return nil
 		}
 		if err != nil && outage(err) {
 			return err
 		}
 		if err != nil {
-			c.cfg.Log.Warn("the beginning of work at a queue was not noted", "consumer", c.cfg.Consumer, "aggregate", a.String(), "error", err)
+			c.fails(&c.troubles.queueNotes, "the beginning of work at a queue was not noted", err, "aggregate", a.String())
 		}
 	}
 	return nil

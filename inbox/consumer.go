@@ -103,6 +103,7 @@ type Consumer[TX any] struct {
 	others    others
 	ignored   ignored
 	contended contention
+	troubles  troubles
 	stats     struct {
 		fetched, applied, duplicates, stale, ignored, queued, failed, dead, ackErrors, outages atomic.Int64
 	}
@@ -240,12 +241,10 @@ func (c *Consumer[TX]) bounded(ctx context.Context) (context.Context, context.Ca
 }
 
 // pause waits out an outage. failures counts from 1.
-func (c *Consumer[TX]) pause(ctx context.Context, failures int, what string, err error) {
+func (c *Consumer[TX]) pause(ctx context.Context, failures int, l *convergo.FailureLog, err error) {
 	c.stats.outages.Add(1)
 	wait := c.cfg.Outage.Delay(failures)
-	if failures&(failures-1) == 0 { // at the first, the second, the fourth: one that does not end is said again, ever more rarely
-		c.cfg.Log.Warn("consumer pauses", "consumer", c.cfg.Consumer, "cause", what, "failures", failures, "error", err)
-	}
+	c.fails(l, "consumer pauses", err, "cause", c.troubles.cause(l))
 	c.sleep(ctx, wait, nil)
 }
 

@@ -45,7 +45,7 @@ func (c *Consumer[TX]) introduce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		c.pause(ctx, failures, "the types that it handles cannot be registered", err)
+		c.pause(ctx, failures, &c.troubles.types, err)
 	}
 	return false
 }
@@ -62,6 +62,7 @@ func (c *Consumer[TX]) register(ctx context.Context) error {
 		}
 	}
 	c.others.registered = now
+	c.works(&c.troubles.types)
 	return nil
 }
 
@@ -75,7 +76,7 @@ func (c *Consumer[TX]) stayRegistered(ctx context.Context, now time.Time) {
 		return
 	}
 	if err := c.register(ctx); err != nil {
-		c.cfg.Log.Warn("the types that it handles are not registered again yet", "consumer", c.cfg.Consumer, "error", err)
+		c.fails(&c.troubles.types, "the types that it handles are not registered again yet", err)
 	}
 }
 

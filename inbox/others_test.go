@@ -195,10 +195,10 @@ func TestNothingIsTakenBeforeTheTypesAreRegistered(t *testing.T) {
 		src := newSource(event("O-1", 1))
 		var log testlog.Lines
 		c, _ := running(t, s, src, inbox.Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, moved(s.effect))
-		pass(time.Minute)
+		pass(8 * time.Minute)
 		same(t, "fetched", c.Stats().Fetched, 0)
 		said := strings.Count(log.String(), "cannot be registered")
-		same(t, "said again and again, and not each time", said > 3 && said < 8, true)
+		same(t, "said again and again, and not each time", said > 6 && said < 10, true)
 		s.set(func(s *store) { s.down = nil })
 		pass(time.Minute)
 		same(t, "applied", s.log("O-1"), "[1]")

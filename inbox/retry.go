@@ -31,12 +31,14 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 			return
 		case err != nil:
 			failures++
-			c.pause(ctx, failures, "queues cannot be worked off", err)
+			c.pause(ctx, failures, &c.troubles.queues, err)
 		case worked:
 			failures = 0 // and look again at once
+			c.works(&c.troubles.queues)
 		default:
 			// Nothing was due, or another instance has the queues that were, or shall have them.
 			failures = 0
+			c.works(&c.troubles.queues)
 			wait := c.cfg.Poll
 			if !next.IsZero() && (next.After(now) || len(c.others.queues) == 0) {
 				wait = min(wait, max(next.Sub(now), 10*time.Millisecond))

@@ -96,11 +96,14 @@ func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, res
 	})
 	recorded = err == nil
 	if err != nil && !errors.Is(err, errLeaseLost) {
-		c.cfg.Log.Error("outcome of an outgoing call could not be recorded, it will be asked for again",
-			"calls", c.cfg.Name, "kind", call.Kind, "key", call.Key, "attempts", call.Attempts+1, "error", err)
+		failure := err
 		o = c.later(call, true)
-		o.Error = "recording the outcome: " + err.Error()
+		o.Error = "recording the outcome: " + failure.Error()
 		err = c.settle(ctx, call, o, func(context.Context, TX) error { return nil })
+		c.unrecorded(call, failure, err)
+	}
+	if err == nil {
+		c.works(&c.records, "outcomes of outgoing calls can be recorded again")
 	}
 	switch {
 	case errors.Is(err, errLeaseLost):
@@ -121,6 +124,17 @@ func (c *Calls[TX]) record(ctx context.Context, h Handler[TX], call Claimed, res
 			"attempts", call.Attempts+1, "next", o.Next, "ambiguous", o.Ambiguous, "error", o.Error)
 	}
 	return recorded
+}
+
+// unrecorded tells that the outcome of a call could not be recorded. Was it put back (back is nil), then something is wrong with this
+// call, and a person should know of it; else with the store, and so with every call.
+func (c *Calls[TX]) unrecorded(call Claimed, failure, back error) {
+	if back == nil || errors.Is(back, errLeaseLost) {
+		c.cfg.Log.Error("outcome of an outgoing call could not be recorded, it will be asked for again",
+			"calls", c.cfg.Name, "kind", call.Kind, "key", call.Key, "attempts", call.Attempts+1, "error", failure)
+		return
+	}
+	c.fails(&c.records, "outcomes of outgoing calls cannot be recorded, they will be asked for again", failure, "kind", call.Kind, "key", call.Key)
 }
 
 // settle has its own time: the call's own may be used up, and what it brought must still be written. If the lease has

@@ -93,7 +93,9 @@ type Calls[TX any] struct {
 	slots    chan struct{}
 	running  sync.WaitGroup
 	life     atomic.Bool // Run is on
-	stats    struct {
+	// What has been said of things that are tried again while they fail.
+	claims, records convergo.FailureLog
+	stats           struct {
 		running, claimed, takenOver, asked, made, done, refused, retried, lost, outages atomic.Int64
 	}
 }

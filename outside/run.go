@@ -3,6 +3,7 @@ package outside
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,14 +35,14 @@ func (c *Calls[TX]) Run(ctx context.Context) error {
 		case err != nil:
 			failures++
 			c.stats.outages.Add(1)
-			if failures == 1 {
-				c.cfg.Log.Warn("outgoing calls cannot be claimed, pausing", "calls", c.cfg.Name, "error", err)
-			}
+			c.fails(&c.claims, "outgoing calls cannot be claimed, pausing", err)
 			c.sleep(ctx, outage.Delay(failures), false)
 		case taken == free: // there may be more
 			failures = 0
+			c.works(&c.claims, "outgoing calls can be claimed again")
 		default:
 			failures = 0
+			c.works(&c.claims, "outgoing calls can be claimed again")
 			c.sleep(ctx, wait, true)
 		}
 	}
@@ -126,6 +127,21 @@ func (c *Calls[TX]) claim(ctx context.Context, free int) (taken int, wait time.D
 // sameMoment keeps a loop from asking without a pause for a call that the store says is due and does not hand out: another
 // instance is about to finish it.
 const sameMoment = 10 * time.Millisecond
+
+// fails tells the log of something that is tried again until it works, but not of each try.
+func (c *Calls[TX]) fails(l *convergo.FailureLog, message string, err error, args ...any) {
+	if failures, within, worth := l.Failed(c.cfg.Now()); worth {
+		c.cfg.Log.Warn(message, slices.Concat([]any{"calls", c.cfg.Name}, args,
+			[]any{"failures", failures, "for", within.Round(time.Millisecond), "error", err})...)
+	}
+}
+
+// works ends what fails has told of.
+func (c *Calls[TX]) works(l *convergo.FailureLog, message string) {
+	if failures, within, worth := l.Worked(c.cfg.Now()); worth {
+		c.cfg.Log.Info(message, "calls", c.cfg.Name, "failures", failures, "after", within.Round(time.Millisecond))
+	}
+}
 
 func (c *Calls[TX]) sleep(ctx context.Context, d time.Duration, wakeable bool) {
 	timer := time.NewTimer(d)

@@ -79,6 +79,7 @@ type shop struct {
 	channel  *channel
 	mu       sync.Mutex
 	down     error // every Update fails with it
+	refuse   error // every Claim fails with it
 	claims   int
 	doneFail atomic.Int64 // how many more times Done fails after having written
 }
@@ -102,7 +103,11 @@ func (s *shop) Claim(
 ) ([]outside.Claimed, time.Time, error) {
 	s.mu.Lock()
 	s.claims++
+	refuse := s.refuse
 	s.mu.Unlock()
+	if refuse != nil {
+		return nil, time.Time{}, refuse
+	}
 	return s.Calls.Claim(ctx, kinds, lease, limit, now)
 }
 
