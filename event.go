@@ -109,7 +109,35 @@ func (e Event) Validate() error {
 	if e.MaxAttempts < 0 {
 		return fmt.Errorf("event %s: maximum attempts %d is negative: %w", e.Key, e.MaxAttempts, ErrInvalid)
 	}
+	if err := e.ValidateTimes(); err != nil {
+		return err
+	}
 	return e.validateHeaders()
+}
+
+// ValidateTimes tells whether CreatedAt and DeliverAt are within the years 0 to 9999. The error wraps ErrInvalid.
+func (e Event) ValidateTimes() error {
+	for _, at := range []struct {
+		field string
+		time.Time
+	}{{"created_at", e.CreatedAt}, {"deliver_at", e.DeliverAt}} {
+		if err := validateTime(at.field, at.Time); err != nil {
+			return fmt.Errorf("event %s: %w", e.Key, err)
+		}
+	}
+	return nil
+}
+
+// validateTime refuses years that neither RFC 3339 nor JSON can tell. It is nearly always another unit that was taken for ours.
+func validateTime(field string, at time.Time) error {
+	if y := at.Year(); y >= 0 && y <= 9999 {
+		return nil
+	}
+	hint := ""
+	if us := at.UnixMicro(); us > 1e17 {
+		hint = ", this looks like nanoseconds"
+	}
+	return fmt.Errorf("%s %d is the year %d: microseconds since 1970 are wanted%s: %w", field, at.UnixMicro(), at.Year(), hint, ErrInvalid)
 }
 
 // ValidateOrigin tells whether a platform may have this name: none, or 1 to MaxNameBytes bytes of A-Z a-z 0-9 _ -. The error
@@ -155,10 +183,23 @@ func Micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// FromMicros is the inverse of Micros; the result is UTC.
+// FromMicros is the inverse of Micros; the result is UTC. What another program wrote may be beyond the years 0 to 9999, which
+// JSON cannot tell and Event.Validate refuses: show such a time with Telling.
 func FromMicros(us int64) time.Time {
 	if us == 0 {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
+}
+
+// Telling is the time nearest to t that JSON and RFC 3339 can tell: one before the year 0 or after 9999 becomes the first or last
+// microsecond between them.
+func Telling(t time.Time) time.Time {
+	switch t = t.UTC(); {
+	case t.Year() < 0:
+		return time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
+	case t.Year() > 9999:
+		return time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	}
+	return t
 }

@@ -278,6 +278,9 @@ func (p *Portion) Claim() (events []Pending, more bool) {
 		if len(e.Event.Headers) == 1 && e.Malformed == nil {
 			e.Malformed = unreadable(e.Event.Headers)
 		}
+		if e.Malformed == nil {
+			e.Malformed = convergo.Permanent(e.Event.ValidateTimes())
+		}
 	}
 	if p.mixed {
 		first := max(slices.IndexFunc(p.events, func(e Pending) bool { return !e.Queued }), 0)

@@ -47,7 +47,7 @@ func lineOf(i deadItem) deadLine {
 	e := i.event
 	return deadLine{
 		ID: i.id, Consumer: i.consumer, Key: e.Key, Type: e.Type, Topic: e.Topic, Aggregate: e.Aggregate.String(), Version: e.Version,
-		CreatedAt: e.CreatedAt, Attempts: i.attempts, Error: i.err, Place: i.place, DiedAt: i.diedAt, Held: i.held,
+		CreatedAt: convergo.Telling(e.CreatedAt), Attempts: i.attempts, Error: i.err, Place: i.place, DiedAt: i.diedAt, Held: i.held,
 	}
 }
 

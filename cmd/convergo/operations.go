@@ -139,7 +139,7 @@ type eventView struct {
 func viewEvent(e convergo.Event) eventView {
 	v := eventView{
 		Key: e.Key, MessageID: e.MessageID, Type: e.Type, Topic: e.Topic, Aggregate: e.Aggregate.String(), Version: e.Version,
-		Headers: e.Headers, Payload: string(e.Payload), CreatedAt: e.CreatedAt,
+		Headers: e.Headers, Payload: string(e.Payload), CreatedAt: convergo.Telling(e.CreatedAt),
 	}
 	if !utf8.Valid(e.Payload) {
 		v.Payload, v.Base64 = base64.StdEncoding.EncodeToString(e.Payload), true
