@@ -26,6 +26,7 @@ func outboxLaws[TX any]() []law[TX] {
 		{"keys that a collation calls equal are different events (B47, B48)", keysAreBytes[TX]},
 		{"the longest keys and payloads are kept whole (B49)", longestKept[TX]},
 		{"times come out as the same instant, in UTC, whatever zone they went in with (B53, B55)", timesAreInstants[TX]},
+		{"an event whose time is in another unit is claimed as malformed, and holds back nobody else", otherUnit[TX]},
 		{"changing an event after the insert, or after a claim, changes nothing", noSharedBytes[TX]},
 	}
 }
@@ -284,4 +285,28 @@ func noSharedBytes[TX any](r *rig[TX]) {
 	got := r.claim(leases, 10, 0).Events[0].Event
 	equal(r, "payload", string(got.Payload), want)
 	equal(r, "header", got.Headers["h"], "before")
+}
+
+// otherUnit: another program wrote nanoseconds, or something that is no time at all.
+func otherUnit[TX any](r *rig[TX]) {
+	want := map[convergo.Key]int64{}
+	for i, us := range []int64{1_764_000_000_000_000_000, math.MaxInt64, math.MinInt64} {
+		e := event(orderIn(3, i), 1)
+		e.CreatedAt = convergo.FromMicros(us)
+		want[e.Key] = us
+		r.insertEach(e)
+	}
+	r.insertEach(event(orderIn(3, 3), 1))
+	c := r.claim(r.lease("a"), 10, 0)
+	equal(r, "claimed", len(c.Events), 4)
+	for _, p := range c.Events {
+		us, bad := want[p.Event.Key]
+		if !bad {
+			equal(r, "the good one's error", p.Malformed, nil)
+			continue
+		}
+		if !errors.Is(p.Malformed, convergo.ErrInvalid) || !strings.Contains(p.Malformed.Error(), fmt.Sprintf("created_at %d is the year", us)) {
+			r.Errorf("created_at %d: %v", us, p.Malformed)
+		}
+	}
 }
