@@ -80,6 +80,8 @@ func takeOver(t *testing.T, s *postgres.Store, lease time.Duration, killed bool)
 	reach("second", convergo.Lanes/2)
 	if killed {
 		close(dead)
+	} else { // young relays ask for lanes at each poll anyway
+		<-time.After(2*lease + lease/3 + 300*time.Millisecond)
 	}
 	stop()
 	began := clock()
@@ -95,9 +97,9 @@ func number(t *testing.T, s *postgres.Store, query string) (n int64) {
 
 func TestTheLanesOfARelayThatStopsOrDiesAreTakenOver(t *testing.T) {
 	s := open(t, postgres.Options{Notify: -1})
-	const lease = 6 * time.Second
-	if took := takeOver(t, s, lease, false); took > time.Second {
-		t.Errorf("after a stop it took %v, want a second at most", took)
+	const lease = 4 * time.Second
+	if took := takeOver(t, s, lease, false); took > 600*time.Millisecond {
+		t.Errorf("after a stop it took %v, want two polls and a little", took)
 	}
 	if took := takeOver(t, s, lease, true); took > lease*3/2 {
 		t.Errorf("after a death it took %v, want one and a half leases at most", took)
