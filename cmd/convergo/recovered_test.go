@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -12,11 +11,12 @@ import (
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/testlog"
 )
 
 func TestAPanicOfAHandlerIsLoggedAndAnswered(t *testing.T) {
 	for path, started := range map[string]bool{"/before": false, "/after": true} {
-		var log bytes.Buffer
+		var log testlog.Lines
 		server := httptest.NewServer(recovered(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
 			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if started {
