@@ -34,3 +34,15 @@ func (r *RocketMQ) Empty() error {
 	err := errors.Join(r.Stop(syscall.SIGTERM, time.Minute), os.RemoveAll(filepath.Join(r.dir, "store")))
 	return errors.Join(err, r.Start())
 }
+
+// Empty stops the node, takes away all that it has stored, topics and positions too, and starts it.
+func (k *Kafka) Empty() error {
+	err := errors.Join(k.Stop(syscall.SIGTERM, time.Minute), os.RemoveAll(filepath.Join(k.dir, "data")))
+	return errors.Join(err, k.format(), k.Restart())
+}
+
+// Empty stops the node, takes away all that it has stored, and starts it.
+func (r *RabbitMQ) Empty() error {
+	err := errors.Join(r.Stop(syscall.SIGTERM, time.Minute), os.RemoveAll(filepath.Join(r.dir, "data")))
+	return errors.Join(err, r.again())
+}

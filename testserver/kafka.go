@@ -24,6 +24,8 @@ type Kafka struct {
 	Addr string // "127.0.0.1:port"
 	dir  string
 	id   string // of the cluster
+	java string
+	lib  string // the classes' folder
 }
 
 // OpenKafka starts a node: topics are not made by themselves, groups rebalance without delay, segments are flushed by every message.
@@ -67,19 +69,16 @@ func startKafka(java, lib string, lines []string) (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{Addr: fmt.Sprint("127.0.0.1:", port), dir: dir, id: clusterID(port, controller)}
+	k := &Kafka{Addr: fmt.Sprint("127.0.0.1:", port), dir: dir, id: clusterID(port, controller), java: java, lib: lib}
 	properties := filepath.Join(dir, "server.properties")
 	text := strings.Join(append(k.properties(port, controller), lines...), "\n") + "\n"
 	if err := os.WriteFile(properties, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	classes := filepath.Join(lib, "*")
-	format := exec.Command(java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes, "kafka.tools.StorageTool",
-		"format", "-t", k.id, "-c", properties, "--ignore-formatted")
-	format.Dir = dir
-	if output, err := format.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("kafka: format: %w\n%s", err, output), os.RemoveAll(dir))
+	if err := k.format(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
+	classes := filepath.Join(lib, "*")
 	k.Process, err = start(dir, "kafka", Command{Path: java, Args: []string{
 		"-Xms192m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(filepath.Dir(lib), "classes.jsa"), // if it is there and fits
@@ -92,6 +91,17 @@ func startKafka(java, lib string, lines []string) (*Kafka, error) {
 		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
+}
+
+// format makes an empty data folder.
+func (k *Kafka) format() error {
+	format := exec.Command(k.java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", filepath.Join(k.lib, "*"), "kafka.tools.StorageTool",
+		"format", "-t", k.id, "-c", filepath.Join(k.dir, "server.properties"), "--ignore-formatted")
+	format.Dir = k.dir
+	if output, err := format.CombinedOutput(); err != nil {
+		return fmt.Errorf("kafka: format: %w\n%s", err, output)
+	}
+	return nil
 }
 
 // clusterID is 22 characters of base64, as the server asks for; another one for each server, so that it can be told by it.

@@ -144,13 +144,15 @@ type Broker struct {
 	cfg       Config
 	client    *kgo.Client
 	admin     *kadm.Client
-	producers chan *kgo.Client // those that are free
+	producers chan *producer // those that are free
 
-	mu      sync.Mutex
-	topics  map[string]topic // what was looked at, by our name
-	sources map[*source]bool
-	closed  bool
-	lost    atomic.Int64
+	mu     sync.Mutex
+	topics map[string]topic // what was looked at, by our name
+	// generation counts the topics that were found to be made anew: producers of before are not used any more.
+	generation int
+	sources    map[*source]bool
+	closed     bool
+	lost       atomic.Int64
 }
 
 // Open connects. The error of a cluster that cannot be reached is convergo.Unreachable.
@@ -159,14 +161,14 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, producers: make(chan *kgo.Client, cfg.Producers), topics: map[string]topic{}, sources: map[*source]bool{}}
+	b := &Broker{cfg: cfg, producers: make(chan *producer, cfg.Producers), topics: map[string]topic{}, sources: map[*source]bool{}}
 	client, err := kgo.NewClient(b.options()...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka broker: %w", err)
 	}
 	b.client, b.admin = client, kadm.NewClient(client)
 	for range cfg.Producers {
-		p, err := b.producer()
+		p, err := b.newProducer()
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("kafka broker: %w", err), b.Close())
 		}
@@ -185,7 +187,7 @@ func (b *Broker) options() []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(b.cfg.Seeds...), kgo.ClientID("convergo"), kgo.WithLogger(logger{b.cfg.Log}),
 		kgo.DialTimeout(b.cfg.Timeout), kgo.RetryTimeout(b.cfg.Timeout), kgo.RequestTimeoutOverhead(b.cfg.Timeout),
-		kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(time.Minute), kgo.DisableClientMetrics(),
+		kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(time.Minute), kgo.DisableClientMetrics(), kgo.WithHooks(severed{b}),
 		kgo.RetryBackoffFn(func(tries int) time.Duration {
 			return convergo.Backoff{Base: 50 * time.Millisecond, Cap: time.Second}.Delay(tries)
 		}),
@@ -243,7 +245,7 @@ func (b *Broker) Lost() int64 { return b.lost.Load() }
 func (b *Broker) report(l Loss) {
 	b.lost.Add(max(l.Events, 1))
 	b.cfg.Log.Error("kafka broker: "+l.What, "topic", l.Topic, "partition", l.Partition, "consumer", l.Consumer, "events", l.Events,
-		"remedy", "replay the time since then from the outbox")
+		"remedy", "`convergo replay --since` refills it from the outbox")
 	if b.cfg.OnLoss != nil {
 		b.cfg.OnLoss(l)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -17,14 +18,18 @@ import (
 
 // member is a source's membership in its group: a client, from the first Fetch until the source is closed or idle.
 type member struct {
-	client  *kgo.Client
-	heard   atomic.Int64  // when the coordinator last answered, nanoseconds since start; counted from before the request
-	start   time.Time     // monotonic
-	joined  chan struct{} // closed when the source knows this member: the client calls back before it is even returned
-	quit    chan struct{} // closed when the member is about to leave
-	cancel  context.CancelFunc
-	reader  sync.WaitGroup
-	watched bool // somebody will see whether the source is idle; the source's lock guards it
+	client *kgo.Client
+	heard  atomic.Int64  // when the coordinator last answered, nanoseconds since start; counted from before the request
+	start  time.Time     // monotonic
+	joined chan struct{} // closed when the source knows this member: the client calls back before it is even returned
+	quit   chan struct{} // closed when the member is about to leave
+	cancel context.CancelFunc
+	reader sync.WaitGroup
+	ids    map[string]kadm.TopicID // of the topics when it joined, by their names in Kafka
+	// replaced: a topic was made anew since; nothing of this member is handed out or committed any more.
+	replaced atomic.Bool
+	strange  atomic.Bool // the cluster does not know the id under which the client asks
+	watched  bool        // somebody will see whether the source is idle; the source's lock guards it
 }
 
 // OnBrokerE2E implements kgo.HookBrokerE2E: it notes when a heartbeat, a join or a sync that was answered was sent.
@@ -47,9 +52,15 @@ func (m *member) trusted(session time.Duration) bool {
 }
 
 // join makes the source a member of its group.
-func (s *source) join() (*member, error) {
+func (s *source) join(ctx context.Context) (*member, error) {
 	b := s.broker
-	m := &member{start: time.Now(), joined: make(chan struct{}), quit: make(chan struct{})}
+	looking, looked := context.WithTimeout(ctx, b.cfg.Timeout)
+	ids, err := s.ids(looking)
+	looked()
+	if err != nil {
+		return nil, err
+	}
+	m := &member{start: time.Now(), joined: make(chan struct{}), quit: make(chan struct{}), ids: ids}
 	var topics []string
 	for _, topic := range s.topics {
 		topics = append(topics, b.topicName(topic))
@@ -60,7 +71,10 @@ func (s *source) join() (*member, error) {
 		kgo.RebalanceTimeout(b.drain()+10*time.Second),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(2<<20), kgo.FetchMaxWait(time.Second),
-		kgo.AdjustFetchOffsetsFn(func(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+			if err := s.vouch(ctx, m, offsets); err != nil {
+				return nil, err
+			}
 			s.assigned(m, offsets)
 			return offsets, nil
 		}),
@@ -71,13 +85,14 @@ func (s *source) join() (*member, error) {
 		return nil, fmt.Errorf("group %s: %w", b.groupName(s.consumer), err)
 	}
 	m.client = client
-	ctx, cancel := context.WithCancel(context.Background())
+	reading, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	s.mu.Lock()
 	s.member, s.parts = m, map[place]*partition{}
 	s.mu.Unlock()
 	close(m.joined)
-	m.reader.Go(func() { s.read(ctx, m) })
+	m.reader.Go(func() { s.read(reading, m) })
+	m.reader.Go(func() { s.watch(reading, m) })
 	return m, nil
 }
 
@@ -237,11 +252,11 @@ func (s *source) commit(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	if m == nil || len(moved) == 0 {
+	if m == nil || len(moved) == 0 || m.replaced.Load() {
 		return nil
 	}
 	var failed error
-	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
+	m.client.CommitOffsetsSync(kgo.PreCommitFnContext(ctx, m.named), offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
 		failed = errors.Join(err, refusal(answer))
 	})
 	if failed != nil {

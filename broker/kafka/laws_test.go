@@ -116,6 +116,7 @@ func TestKafkaObeysTheLawsOfBrokers(t *testing.T) {
 				mortal.dial = n.dial
 				return open(t, mortal), n.die
 			},
+			Empty: func(t *testing.T) { testserver.Must(t, server.Empty()) },
 			Unroute: func(t *testing.T) {
 				if _, err := b.prepare(t.Context(), "order"); err != nil {
 					t.Fatal(err)

@@ -12,14 +12,40 @@ import (
 	"github.com/convergo/convergo"
 )
 
-// producer makes a client that sends only when it is told to. It is idempotent and waits for all in-sync replicas: the
+// newProducer makes a client that sends only when it is told to. It is idempotent and waits for all in-sync replicas: the
 // client's defaults, said here because everything depends on them.
-func (b *Broker) producer() (*kgo.Client, error) {
-	return kgo.NewClient(append(b.options(),
+func (b *Broker) newProducer() (*producer, error) {
+	b.mu.Lock()
+	generation := b.generation
+	b.mu.Unlock()
+	client, err := kgo.NewClient(append(b.options(),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ManualFlushing(),
 		kgo.ProducerBatchMaxBytes(int32(b.cfg.MaxMessage)), kgo.MaxBufferedRecords(1<<16),
 		kgo.ProduceRequestTimeout(b.cfg.Timeout),
 	)...)
+	return &producer{client, generation}, err
+}
+
+// producer is a client that one call of Publish at a time has.
+type producer struct {
+	*kgo.Client
+	generation int
+}
+
+// current is a producer that knows nothing of topics that are gone: p, or another one in its place.
+func (b *Broker) current(p *producer) *producer {
+	b.mu.Lock()
+	outdated := p.generation != b.generation
+	b.mu.Unlock()
+	if !outdated {
+		return p
+	}
+	next, err := b.newProducer()
+	if err != nil { // the same options have worked before
+		return p
+	}
+	go p.Close()
+	return next
 }
 
 // Publish implements relay.Publisher. The events go in waves: in one wave each partition gets one batch, which the cluster
@@ -145,13 +171,14 @@ type result struct {
 func (p *publication) send(ctx context.Context, wave []int) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.broker.cfg.Timeout)
 	defer cancel()
-	var client *kgo.Client
+	var client *producer
 	select {
 	case client = <-p.broker.producers:
 	case <-ctx.Done():
 		p.outage(wave, fmt.Errorf("not sent, no producer is free: %w", ctx.Err()))
 		return false
 	}
+	client = p.broker.current(client)
 	results := make(chan result, len(wave))
 	for _, i := range wave {
 		client.Produce(ctx, p.records[i], func(_ *kgo.Record, err error) { results <- result{i, err} })
@@ -197,9 +224,9 @@ func hung(answers map[int]error) bool {
 // giveBack makes a producer free for the next call. A new one takes the place of one that holds records whose fate nobody knows: the relay will publish those
 // again, and must not meet them in the old one's queue. What the old one has on the wire can still be stored: a repeat, which
 // comes after its first copy and never instead of it.
-func (b *Broker) giveBack(client *kgo.Client, clean bool) {
+func (b *Broker) giveBack(client *producer, clean bool) {
 	if !clean {
-		if next, err := b.producer(); err == nil { // the same options have worked before
+		if next, err := b.newProducer(); err == nil { // the same options have worked before
 			go client.Close() // it waits for requests on the wire
 			client = next
 		}

@@ -105,7 +105,7 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 		return nil, s.outage(ctx.Err())
 	}
 	defer func() { <-s.turn }()
-	m, err := s.begin()
+	m, err := s.begin(ctx)
 	if err != nil {
 		return nil, s.outage(err)
 	}
@@ -118,6 +118,11 @@ func (s *source) Fetch(ctx context.Context, most int) ([]inbox.Delivery, error) 
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, s.outage(err)
+		}
+		if m.replaced.Load() {
+			if m, err = s.begin(ctx); err != nil {
+				return nil, s.outage(err)
+			}
 		}
 		got, wait := s.pick(m, max(most, 1))
 		if len(got) > 0 {
@@ -161,7 +166,7 @@ func (s *source) outage(err error) error {
 	return fmt.Errorf("fetch for %s: %w", s.consumer, convergo.Unreachable(err))
 }
 
-func (s *source) begin() (*member, error) {
+func (s *source) begin(ctx context.Context) (*member, error) {
 	s.mu.Lock()
 	m := s.member
 	if s.closed {
@@ -170,10 +175,15 @@ func (s *source) begin() (*member, error) {
 	}
 	s.fetching = true
 	s.mu.Unlock()
-	if m != nil {
+	if m != nil && !m.replaced.Load() {
 		return m, nil
 	}
-	m, err := s.join()
+	if m != nil {
+		if err := s.leave(m); err != nil {
+			s.broker.cfg.Log.Debug("kafka broker: a member whose topic is gone has left its group without a good-bye", "consumer", s.consumer, "error", err)
+		}
+	}
+	m, err := s.join(ctx)
 	if err != nil {
 		s.end()
 	}
@@ -258,13 +268,15 @@ func (s *source) takeTrouble() error {
 func (s *source) received(m *member, fetches kgo.Fetches) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.member != m {
+	if s.member != m || m.replaced.Load() {
 		return
 	}
 	fetches.EachError(func(topic string, number int32, err error) {
 		var loss *kgo.ErrDataLoss
 		switch {
-		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed), errors.Is(err, errReplaced):
+		case errors.Is(err, kerr.UnknownTopicID): // made anew, or not known to all nodes yet: watch sees which
+			m.strange.Store(true)
 		case kerr.IsRetriable(err): // the client tries again, as after a coordinator that is loading
 			s.broker.cfg.Log.Debug("kafka broker: fetch", "consumer", s.consumer, "error", err)
 		case errors.As(err, &loss):
@@ -296,7 +308,7 @@ func (s *source) pick(m *member, most int) (got []inbox.Delivery, wait time.Dura
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wait = mostWait
-	if s.member != m || !m.trusted(s.broker.cfg.Session) {
+	if s.member != m || m.replaced.Load() || !m.trusted(s.broker.cfg.Session) {
 		return nil, 50 * time.Millisecond
 	}
 	now := time.Now()

@@ -18,6 +18,7 @@ import (
 type topic struct {
 	looked time.Time
 	limit  int // largest record in bytes
+	id     kadm.TopicID
 }
 
 // lookAgain is how long what is known of a topic is believed.
@@ -48,12 +49,11 @@ func (b *Broker) prepare(ctx context.Context, name string) (limit int, err error
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	made, err := b.look(ctx, name)
+	id, made, err := b.find(ctx, name)
 	if err == nil && !made {
-		if ok {
-			b.report(Loss{Topic: name, What: "the topic is gone: somebody deleted it, or the cluster has lost its data"})
+		if err = b.create(ctx, name); err == nil {
+			id, _, err = b.find(ctx, name)
 		}
-		err = b.create(ctx, name)
 	}
 	if err != nil {
 		return 0, err
@@ -62,9 +62,9 @@ func (b *Broker) prepare(ctx context.Context, name string) (limit int, err error
 	if err != nil {
 		return 0, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.topics[name] = topic{time.Now(), limit}
+	if replaced := b.note(name, topic{time.Now(), limit, id}); replaced || ok && !made && noID(id) {
+		b.report(Loss{Topic: name, What: "the topic is gone, and was made anew: the cluster has lost its data, or somebody deleted it"})
+	}
 	return limit, nil
 }
 
@@ -79,23 +79,29 @@ func (b *Broker) doubt(name string) {
 }
 
 func (b *Broker) look(ctx context.Context, name string) (made bool, err error) {
+	_, made, err = b.find(ctx, name)
+	return made, err
+}
+
+// find is look, and tells the topic's id, which is zero where the cluster gives none.
+func (b *Broker) find(ctx context.Context, name string) (id kadm.TopicID, made bool, err error) {
 	list, err := b.admin.ListTopics(ctx, b.topicName(name))
 	if err != nil {
-		return false, fmt.Errorf("topic %s: %w", name, verdict(err))
+		return id, false, fmt.Errorf("topic %s: %w", name, verdict(err))
 	}
 	detail := list[b.topicName(name)]
 	switch {
 	case errors.Is(detail.Err, kerr.UnknownTopicOrPartition):
-		return false, nil
+		return id, false, nil
 	case detail.Err != nil:
-		return false, fmt.Errorf("topic %s: %w", name, verdict(detail.Err))
+		return id, false, fmt.Errorf("topic %s: %w", name, verdict(detail.Err))
 	case len(detail.Partitions) != b.cfg.Partitions:
 		n := len(detail.Partitions)
-		return true, fmt.Errorf("topic %s has %d partitions and partitions (Config.Partitions) is %d, so that aggregates would change their partition and lose "+
+		return id, true, fmt.Errorf("topic %s has %d partitions and partitions (Config.Partitions) is %d, so that aggregates would change their partition and lose "+
 			"their order: set it to %d; or stop publishing, let every consumer finish, and begin with a new prefix or a topic made anew: %w",
 			b.topicName(name), n, b.cfg.Partitions, n, ErrPartitions)
 	}
-	return true, nil
+	return detail.ID, true, nil
 }
 
 // topicSettings of a topic that is made here.

@@ -117,6 +117,7 @@ func backend(t *testing.T, r *testserver.RabbitMQ, cfg Config) brokertest.Backen
 			other := open(t, cfg)
 			return other, func() { die(other) }
 		},
+		Empty:   func(t *testing.T) { must(t, r.Empty()) },
 		Unroute: func(t *testing.T) { unroute(t, r, b) },
 		PublishRaw: func(ctx context.Context, s convergo.Subject, headers map[string]string, payload []byte) error {
 			table := amqp.Table{}
