@@ -256,9 +256,10 @@ func (s *source) commit(ctx context.Context) error {
 		return nil
 	}
 	var failed error
-	m.client.CommitOffsetsSync(kgo.PreCommitFnContext(ctx, m.named), offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
+	told := func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
 		failed = errors.Join(err, refusal(answer))
-	})
+	}
+	m.client.CommitOffsetsSync(kgo.PreCommitFnContext(ctx, m.named), offsets, told)
 	if failed != nil {
 		return fmt.Errorf("commit for %s: %w", s.consumer, convergo.Unreachable(failed))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -38,11 +39,13 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p != http.ErrAbortHandler {
+			err, _ := p.(error)
+			aborted := errors.Is(err, http.ErrAbortHandler)
+			if !aborted {
 				log.Error("a request's handler panicked", "method", r.Method, "path", r.URL.Path,
 					"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			}
-			if h.out || p == http.ErrAbortHandler {
+			if h.out || aborted {
 				panic(http.ErrAbortHandler)
 			}
 			trade.WriteProblem(w, trade.NewProblem(http.StatusInternalServerError, "", "the request failed inside", "see the log"))
