@@ -21,6 +21,7 @@ type Broker struct {
 	closing sync.Once
 	// largest is the size above which the server refuses messages, once it has said so; 0 before.
 	largest atomic.Int64
+	witness witness
 
 	mu            sync.Mutex
 	idle          []*outlet
@@ -40,9 +41,10 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, publish: newLink(cfg, "publish"), consume: newLink(cfg, "consume"), closed: make(chan struct{}),
 		declared: map[string]*amqp.Connection{}, subscriptions: map[string]*subscription{}, warnings: map[string]relay.Warning{},
-		subscribing: make(chan struct{}, 1),
+		subscribing: make(chan struct{}, 1), witness: witness{turn: make(chan struct{}, 1)},
 	}
 	b.subscribing <- struct{}{}
+	b.witness.turn <- struct{}{}
 	check := b.checkPartitions
 	if cfg.LookOnly {
 		check = func(ctx context.Context) error { _, err := b.publish.get(ctx); return err }
@@ -81,6 +83,7 @@ func (b *Broker) Close() {
 			s.end()
 		}
 		close(b.closed)
+		b.withdraw()
 		b.publish.close()
 		b.consume.close()
 	})

@@ -277,6 +277,9 @@ func (b *Broker) takeOutlet(ctx context.Context) (*outlet, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := b.intact(ctx, conn); err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	for len(b.idle) > 0 {
 		o := b.idle[len(b.idle)-1]

@@ -53,9 +53,17 @@ func (s *subscription) end() {
 // run reads until stop, on one connection after another.
 func (s *subscription) run(ctx context.Context) {
 	defer close(s.ended)
+	bare := false // the queues are gone, or not all bound again yet
 	for tries := 1; ; tries++ {
 		began := time.Now()
-		err := s.session(ctx)
+		var err error
+		if bare {
+			err = s.again(ctx)
+			bare = err != nil
+		}
+		if !bare {
+			err = s.session(ctx)
+		}
 		if ctx.Err() != nil {
 			s.fail(errClosed)
 			return
@@ -65,7 +73,9 @@ func (s *subscription) run(ctx context.Context) {
 		}
 		s.fail(err)
 		if refused(err, amqp.NotFound) { // the server has lost its queues, or somebody deleted them
-			s.again(ctx)
+			bare = true
+			s.broker.cfg.Log.Warn("the queues of a consumer are gone and are made again: rabbitmq has lost its data, or somebody deleted them; "+
+				"`convergo replay --since` refills them from the outbox when all consumers run", "consumer", s.consumer)
 		}
 		pause := time.NewTimer(s.broker.cfg.Reconnect.Delay(tries))
 		select {
@@ -77,16 +87,13 @@ func (s *subscription) run(ctx context.Context) {
 }
 
 // again does what Subscribe did.
-func (s *subscription) again(ctx context.Context) {
+func (s *subscription) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.broker.cfg.Timeout)
 	defer cancel()
 	s.mu.Lock()
 	names := s.names
 	s.mu.Unlock()
-	s.broker.cfg.Log.Warn("the queues of a consumer are gone and are made again", "consumer", s.consumer)
-	if err := s.broker.establish(ctx, s.consumer, names); err != nil {
-		s.fail(err)
-	}
+	return s.broker.establish(ctx, s.consumer, names)
 }
 
 // fail drops everything that came on the lost connection.

@@ -1,0 +1,114 @@
+package rabbitmq
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testserver"
+)
+
+// text is a log that is written by many.
+type text struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (t *text) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.b.Write(p)
+}
+
+func (t *text) has(s string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Contains(t.b.String(), s)
+}
+
+// insist publishes until the event is confirmed.
+func insist(t *testing.T, b *Broker, e convergo.Event) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := b.Publish(ctx, []convergo.Event{e})[0]
+		if err == nil {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
+}
+
+// Three processes: one publishes, and two consumers find their way back to the server at different times.
+func TestAnEventThatIsPublishedAfterALossReachesTheConsumerThatComesBackLast(t *testing.T) {
+	r := testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
+	var log text
+	cfg := config(r)
+	late := cfg
+	late.Reconnect = convergo.Backoff{Base: 2 * time.Second, Cap: 2 * time.Second}
+	cfg.Log, cfg.Timeout = slog.New(slog.NewTextHandler(&log, nil)), 8*time.Second
+	publisher := open(t, cfg)
+	first, last := subscribe(t, open(t, cfg), "first"), subscribe(t, open(t, late), "last")
+	publish(t, publisher, paid("O-1", 1))
+	for _, d := range append(fetch(t, first, 1), fetch(t, last, 1)...) {
+		must(t, d.Ack(t.Context()))
+	}
+	must(t, r.Empty())
+	insist(t, publisher, paid("O-1", 2))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for name, s := range map[string]inbox.Source{"first": first, "last": last} {
+		var got []inbox.Delivery
+		for len(got) == 0 {
+			var err error
+			if got, err = s.Fetch(ctx, 1); ctx.Err() != nil {
+				t.Fatalf("%s has got nothing: %v", name, err)
+			}
+		}
+		if v := got[0].Event.Version; v != 2 {
+			t.Errorf("%s has got version %d", name, v)
+		}
+	}
+	if !log.has("rabbitmq has lost its data") || !log.has("convergo replay --since") {
+		t.Error("the log does not tell of the loss and its remedy")
+	}
+}
+
+// A connection that breaks is no loss: nothing is held back.
+func TestAServerThatWasRestartedIsIntact(t *testing.T) {
+	r := testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
+	var log text
+	cfg := config(r)
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	b := open(t, cfg)
+	s := subscribe(t, b, "payment")
+	publish(t, b, paid("O-1", 1))
+	must(t, r.Restart())
+	insist(t, b, paid("O-1", 2))
+	if log.has("lost its data") {
+		t.Error("a restart is taken for a loss")
+	}
+	for seen := int64(0); seen < 2; {
+		got, err := s.Fetch(t.Context(), 1)
+		if err != nil {
+			continue
+		}
+		for _, d := range got {
+			seen = max(seen, d.Event.Version)
+			_ = d.Ack(t.Context()) // one that fails comes again
+		}
+	}
+}
