@@ -38,11 +38,24 @@ func (s Sizes) sum() (n int64) {
 func (s Sizes) Check(id int64) error {
 	for _, c := range s.columns() {
 		if c.size > c.most {
-			return convergo.Permanent(fmt.Errorf("%s of the row %d of outbox_event has %d bytes, the limit is %d: it was not read, and is not sent; "+
-				"discard it and have its writer write what fits, or make the row fit and redrive it: %w", c.name, id, c.size, c.most, convergo.ErrInvalid))
+			return convergo.Permanent(fmt.Errorf("%s of the row %d of outbox_event has %d bytes, the limit is %d: it was not read, and is not sent; %s: %w",
+				c.name, id, c.size, c.most, c.remedy(), convergo.ErrInvalid))
 		}
 	}
 	return nil
+}
+
+// remedy is what a person can do about a dead event whose column is too long. What says which event it is, and in which order it
+// comes, is in digests and in rows beside it: it never changes. What the event says is in its row alone, and nobody has read it yet.
+func (c column) remedy() string {
+	const another = "discard it, and have its writer write one that fits, under another key"
+	switch c.name {
+	case "payload":
+		return another + "; or, while it is dead, put a payload that fits into this row, and redrive it"
+	case "headers":
+		return another + "; or, while it is dead, put headers that fit into this row, and redrive it"
+	}
+	return another + "; this column of a row may not be changed"
 }
 
 // without is the event with another text in the place of each that is too long: one that nobody else has.

@@ -155,3 +155,9 @@ func TestAClaimThatIsLateIsMadeAgainWithFewRows(t *testing.T) {
 		}
 	})
 }
+
+func TestADeadRowWhosePayloadIsMadeToFitIsSentWhenItIsRedriven(t *testing.T) {
+	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
+		storetest.MendLargeRows(t, open(t, fresh(t, server), mysql.Options{}))
+	})
+}

@@ -46,3 +46,8 @@ func TestARowWithATextThatIsTooLongIsNotRead(t *testing.T) {
 		SELECT 1, 7, sha256('k'), decode(repeat('07', 32), 'hex'), 'order', 'T', 'order', repeat('x', 20000000), 'm', 'k', 'p'`)
 	storetest.BuryLongText(t, s, s, "aggregate_id", 20_000_000)
 }
+
+func TestADeadRowWhosePayloadIsMadeToFitIsSentWhenItIsRedriven(t *testing.T) {
+	server := shared(t)
+	storetest.MendLargeRows(t, openOn(t, server.DSN("postgres"), postgres.Options{Schema: server.Name("mended")}))
+}

@@ -56,3 +56,7 @@ func TestARowWithATextThatIsTooLongIsNotRead(t *testing.T) {
 		})
 	}
 }
+
+func TestADeadRowWhosePayloadIsMadeToFitIsSentWhenItIsRedriven(t *testing.T) {
+	storetest.MendLargeRows(t, open(t, sqlite.Options{}))
+}

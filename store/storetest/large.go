@@ -62,7 +62,7 @@ func BuryLargeRows(t *testing.T, store relay.Store, operators ops.Outbox, rows, 
 	}
 	for _, d := range dead {
 		if d.PayloadBytes != int64(size) || len(d.Event.Payload) > 0 || d.Place != "relay.read" ||
-			!strings.Contains(d.Error, "payload") || !strings.Contains(d.Error, fmt.Sprint(size)) || !strings.Contains(d.Error, "524288") {
+			!strings.Contains(d.Error, "put a payload that fits into this row") || !strings.Contains(d.Error, fmt.Sprint(size)) || !strings.Contains(d.Error, "524288") {
 			t.Errorf("%s is listed with %d of %d bytes, dead at %s: %s", d.Event.Key, len(d.Event.Payload), d.PayloadBytes, d.Place, d.Error)
 		}
 	}
@@ -118,5 +118,70 @@ func BuryLongText(t *testing.T, store relay.Store, operators ops.Outbox, column 
 	}
 	if text := dead[0].Error; !strings.Contains(text, column) || !strings.Contains(text, fmt.Sprint(size)) || !dead[0].Held {
 		t.Errorf("held: %v, the error is %q", dead[0].Held, text)
+	} else if mendable := strings.Contains(text, "put headers that fit into this row"); mendable != (column == "headers") ||
+		!mendable && !strings.Contains(text, "may not be changed") || !strings.Contains(text, "under another key") {
+		t.Errorf("%s: the error does not say what can be done: %q", column, text)
 	}
+}
+
+// sqlStore is a store whose tables another program may write to.
+type sqlStore interface {
+	relay.Store
+	ops.Outbox
+	Insert(ctx context.Context, tx convergo.Tx, events []convergo.Event) ([]bool, error)
+	Update(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error
+}
+
+// MendLargeRows does with dead events whose payload and headers are too large what their errors say: it puts what fits into their
+// rows and redrives them. They are sent as they then are, and what comes behind them follows in order.
+func MendLargeRows(t *testing.T, store sqlStore) {
+	t.Helper()
+	ctx, now, a := t.Context(), time.Now(), orderIn(11, 0)
+	list := append(tooLarge(a)[:2], event(a, 3))
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range list {
+		check(store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
+			_, err := store.Insert(ctx, tx, []convergo.Event{e})
+			return err
+		}))
+	}
+	leases, err := store.Lease(ctx, relay.LeaseRequest{Owner: "a", Term: time.Hour})
+	check(err)
+	claim := func(want int) []relay.Pending {
+		t.Helper()
+		c, err := store.Claim(ctx, leases, 10, now)
+		check(err)
+		if len(c.Events) != want {
+			t.Fatalf("%d events are claimed, want %d", len(c.Events), want)
+		}
+		return c.Events
+	}
+	events := claim(3)
+	check(store.Settle(ctx, relay.Settlement{
+		Leases: leases, Now: now, HoldAggregate: true, Aside: events[2:],
+		Dead: []relay.Failure{{Pending: events[0], Error: events[0].Malformed.Error()}, {Pending: events[1], Error: events[1].Malformed.Error()}},
+	}))
+	check(store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE outbox_event SET payload = ?, headers = ? WHERE aggregate_version < 3", []byte("mended"), `{"a":"b"}`)
+		return err
+	}))
+	dead, err := store.DeadEvents(ctx, 10, 0)
+	check(err)
+	for _, d := range dead {
+		check(store.RedriveEvent(ctx, d.ID, "ann", "it fits now", now))
+	}
+	events = claim(3)
+	for i, p := range events {
+		if p.Malformed != nil || p.Event.Version != int64(i+1) || p.Event.Key != list[i].Key || i < 2 &&
+			(string(p.Event.Payload) != "mended" || p.Event.Headers["a"] != "b") {
+			t.Errorf("event %d is %+v, malformed: %v", i+1, p.Event, p.Malformed)
+		}
+	}
+	check(store.Settle(ctx, relay.Settlement{Leases: leases, Now: now, Sent: events}))
+	claim(0)
 }
