@@ -1,36 +1,17 @@
 package rabbitmq
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testlog"
 	"github.com/convergo/convergo/testserver"
 )
-
-// text is a log that is written by many.
-type text struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (t *text) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.b.Write(p)
-}
-
-func (t *text) has(s string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.Contains(t.b.String(), s)
-}
 
 // insist publishes until the event is confirmed.
 func insist(t *testing.T, b *Broker, e convergo.Event) {
@@ -55,7 +36,7 @@ func insist(t *testing.T, b *Broker, e convergo.Event) {
 // Three processes: one publishes, and two consumers find their way back to the server at different times.
 func TestAnEventThatIsPublishedAfterALossReachesTheConsumerThatComesBackLast(t *testing.T) {
 	r := testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
-	var log text
+	var log testlog.Lines
 	cfg := config(r)
 	late := cfg
 	late.Reconnect = convergo.Backoff{Base: 2 * time.Second, Cap: 2 * time.Second}
@@ -82,7 +63,7 @@ func TestAnEventThatIsPublishedAfterALossReachesTheConsumerThatComesBackLast(t *
 			t.Errorf("%s has got version %d", name, v)
 		}
 	}
-	if !log.has("rabbitmq has lost its data") || !log.has("convergo replay --since") {
+	if !strings.Contains(log.String(), "rabbitmq has lost its data") || !strings.Contains(log.String(), "convergo replay --since") {
 		t.Error("the log does not tell of the loss and its remedy")
 	}
 }
@@ -90,7 +71,7 @@ func TestAnEventThatIsPublishedAfterALossReachesTheConsumerThatComesBackLast(t *
 // A connection that breaks is no loss: nothing is held back.
 func TestAServerThatWasRestartedIsIntact(t *testing.T) {
 	r := testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
-	var log text
+	var log testlog.Lines
 	cfg := config(r)
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	b := open(t, cfg)
@@ -98,7 +79,7 @@ func TestAServerThatWasRestartedIsIntact(t *testing.T) {
 	publish(t, b, paid("O-1", 1))
 	must(t, r.Restart())
 	insist(t, b, paid("O-1", 2))
-	if log.has("lost its data") {
+	if strings.Contains(log.String(), "lost its data") {
 		t.Error("a restart is taken for a loss")
 	}
 	for seen := int64(0); seen < 2; {
