@@ -111,13 +111,18 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Folder makes a private folder with a short path (a unix socket's path holds 107 bytes only).
+// prefix is what the names of all folders begin with.
+const prefix = "cgo-"
+
+// Folder makes a private folder with a short path (a unix socket's path holds 107 bytes only). It removes those that processes have
+// left which were killed; their servers were ended with them (Linux).
 func Folder(name string) (string, error) {
-	dir, err := os.MkdirTemp("", "cgo-"+name+"-")
+	sweep()
+	dir, err := os.MkdirTemp("", prefix+name+"-")
 	if err != nil {
 		return "", err
 	}
-	return dir, os.Chmod(dir, 0o755)
+	return dir, errors.Join(own(dir), os.Chmod(dir, 0o755))
 }
 
 // Port is a port of 127.0.0.1 that was free a moment ago. Servers that can choose their own port should.

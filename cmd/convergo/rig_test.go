@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/convergo/convergo/testlog"
+	"github.com/convergo/convergo/testserver"
 )
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "convergo-test-")
+	dir, err := testserver.Folder("program")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

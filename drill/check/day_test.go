@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/convergo/convergo/drill/check"
+	"github.com/convergo/convergo/testserver"
 )
 
 // day is the data folder of a platform that played a short day with everything going wrong and converged. It is made once
 // per test run, by the program itself, and copied for each damage.
 var day = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "convergo-check-")
+	dir, err := testserver.Folder("check")
 	if err != nil {
 		return "", err
 	}
