@@ -2,12 +2,14 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
@@ -21,23 +23,9 @@ const largestRecord = convergo.MaxPayloadBytes + convergo.MaxHeaderBytes + 8*102
 func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	topics, err := b.admin.ListTopicsWithInternal(ctx)
+	topics, names, configs, err := b.described(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("check kafka at %v: %w", b.cfg.Seeds, verdict(err))
-	}
-	var names []string
-	for name := range topics {
-		if name == positions || b.cfg.Prefix != "" && strings.HasPrefix(name, b.cfg.Prefix) || b.known(name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	if len(names) == 0 {
-		return b.checkPlan(), nil
-	}
-	configs, err := b.admin.DescribeTopicConfigs(ctx, names...)
-	if err != nil {
-		return nil, fmt.Errorf("check kafka at %v: %w", b.cfg.Seeds, verdict(err))
+		return nil, fmt.Errorf("check kafka at %v: %w", b.cfg.Seeds, err)
 	}
 	found := b.checkPlan()
 	for _, name := range names {
@@ -57,6 +45,33 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 		}
 	}
 	return found, nil
+}
+
+// described lists topics that are there, sorted, with their settings: those that are wanted, by our names, or all that are ours, with that
+// of the consumers' positions.
+func (b *Broker) described(ctx context.Context, wanted []string) (topics kadm.TopicDetails, names []string, configs kadm.ResourceConfigs, err error) {
+	topics, err = b.admin.ListTopicsWithInternal(ctx)
+	if err != nil {
+		return nil, nil, nil, verdict(err)
+	}
+	for name, detail := range topics {
+		if errors.Is(detail.Err, kerr.UnknownTopicOrPartition) { // somebody asked for it, and it is not there
+			continue
+		}
+		if len(wanted) > 0 {
+			if slices.ContainsFunc(wanted, func(topic string) bool { return b.topicName(topic) == name }) {
+				names = append(names, name)
+			}
+		} else if name == positions || b.cfg.Prefix != "" && strings.HasPrefix(name, b.cfg.Prefix) || b.known(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 { // the client would ask for every topic
+		return topics, nil, nil, nil
+	}
+	slices.Sort(names)
+	configs, err = b.admin.DescribeTopicConfigs(ctx, names...)
+	return topics, names, configs, verdict(err)
 }
 
 // positions is the topic in which groups keep how far they have come.

@@ -111,12 +111,19 @@ func (b *Broker) topicSettings() map[string]*string {
 		retention = strconv.FormatInt(b.cfg.MaxAge.Milliseconds(), 10)
 	}
 	return map[string]*string{
+		// Events leave by whole segments: see keptBy.
+		"segment.ms":   kadm.StringPtr(strconv.FormatInt(segmentAge(b.cfg.MaxAge).Milliseconds(), 10)),
 		"retention.ms": kadm.StringPtr(retention), "retention.bytes": kadm.StringPtr("-1"), "cleanup.policy": kadm.StringPtr("delete"),
 		"min.insync.replicas": kadm.StringPtr(strconv.Itoa(max(1, b.cfg.Replication-1))), "unclean.leader.election.enable": kadm.StringPtr("false"),
 		"max.message.bytes": kadm.StringPtr(strconv.Itoa(b.cfg.MaxMessage)),
 		// The age of an event counts from when it came here: one that is replayed must not be too old at once.
 		"message.timestamp.type": kadm.StringPtr("LogAppendTime"),
 	}
+}
+
+// segmentAge is how long one segment is written to. A seventh of the time that events are kept is little longer, and few files.
+func segmentAge(maxAge time.Duration) time.Duration {
+	return min(max(maxAge/7, time.Minute), 24*time.Hour)
 }
 
 func (b *Broker) create(ctx context.Context, name string) error {

@@ -25,8 +25,8 @@ func (b *Broker) trims() {
 	}
 }
 
-// Trim removes entries that are older than Config.MaxAge and that every consumer is done with, and returns how many. Whole
-// blocks of them leave only, so that some may stay until the next time. A topic that nobody has subscribed to is trimmed by age alone.
+// Trim removes the entries that are older than Config.MaxAge and that every consumer is done with, and returns how many. A topic that
+// nobody has subscribed to is trimmed by age alone.
 func (b *Broker) Trim(ctx context.Context) (int64, error) {
 	if b.cfg.MaxAge == Forever {
 		return 0, nil
@@ -85,7 +85,8 @@ func (b *Broker) trim(ctx context.Context, topic string, partition int, oldest s
 		b.cfg.Log.Warn("redis broker: events older than MaxAge stay, because a consumer is not done with them; Forget removes one that is used no more",
 			"topic", topic, "partition", partition, "consumer", slowest)
 	}
-	return b.client.XTrimMinIDApprox(ctx, stream, keep, 0).Result()
+	// Not by whole blocks, as would be cheaper: a stream that grows slowly would keep its last block for longer than the marks are kept.
+	return b.client.XTrimMinID(ctx, stream, keep).Result()
 }
 
 // next is the id after id.

@@ -16,23 +16,35 @@ import (
 // cannot be seen: the term of the brokers' locks, a property of their Java machine (Config.LockTerm must not be above it), and
 // whether a disk keeps what it says it has written.
 func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
-	masters, err := b.clusterMasters(ctx)
+	settings, err := b.settings(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("check RocketMQ: %w", err)
 	}
 	var all []relay.Warning
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		all = append(all, judge(name, settings[name])...)
+	}
+	return all, nil
+}
+
+// settings of every broker of the cluster, by its name.
+func (b *Broker) settings(ctx context.Context) (map[string]map[string]string, error) {
+	masters, err := b.clusterMasters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(masters)) {
 		answer, err := b.reading.call(ctx, masters[name], request(codeBrokerConfig, nil, nil))
 		if err != nil {
-			return nil, fmt.Errorf("check RocketMQ: settings of broker %s: %w", name, err)
+			return nil, fmt.Errorf("settings of broker %s: %w", name, err)
 		}
-		settings := map[string]string{}
+		all[name] = map[string]string{}
 		for line := range strings.SplitSeq(string(answer.body), "\n") {
 			if key, value, ok := strings.Cut(line, "="); ok {
-				settings[key] = strings.TrimSpace(value)
+				all[name][key] = strings.TrimSpace(value)
 			}
 		}
-		all = append(all, judge(name, settings)...)
 	}
 	return all, nil
 }

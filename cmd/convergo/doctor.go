@@ -19,7 +19,7 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/convergo/convergo/retain"
+	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/trade"
 )
 
@@ -48,8 +48,10 @@ const (
 type examination struct {
 	doctorCommand
 	findings []finding
-	fresh    int  // databases that nothing is in yet
-	secret   bool // there are secrets already
+	fresh    int          // databases that nothing is in yet
+	secret   bool         // there are secrets already
+	atBroker []relay.Kept // how long it really keeps events, as far as it tells
+	now      func() time.Time
 }
 
 func (e *examination) note(level, subject, format string, args ...any) {
@@ -58,7 +60,7 @@ func (e *examination) note(level, subject, format string, args ...any) {
 
 // Run examines and fails when something would keep the platform from running. What can be lost is a warning.
 func (c doctorCommand) Run(ctx context.Context, s streams) error {
-	e := &examination{doctorCommand: c}
+	e := &examination{doctorCommand: c, now: time.Now}
 	if err := c.validate(); err != nil {
 		e.note(levelError, "settings", "%v", err)
 	} else {
@@ -165,9 +167,9 @@ func (e *examination) database(ctx context.Context, name string) {
 		return
 	}
 	defer func() { _ = source.DB.Close() }() // only read
-	before := time.Now()
+	before := e.now()
 	facts, err := factsOf(ctx, source)
-	took := time.Since(before)
+	took := e.now().Sub(before)
 	if err != nil {
 		e.note(levelError, subject, "%v", e.unseen(ctx, name, err))
 		return
@@ -334,6 +336,7 @@ func (e *examination) broker(ctx context.Context) {
 	if c, ok := b.broker.(checks); ok {
 		e.warnings(ctx, "broker", c)
 	}
+	e.kept(ctx, b.broker)
 }
 
 func (e *examination) missing(ctx context.Context, l looks) {
@@ -375,20 +378,6 @@ func each(err error) []error {
 		return nil
 	}
 	return []error{err}
-}
-
-// retention: what the broker keeps must be shorter than what consumers remember; sent events must outlive the broker's loss.
-func (e *examination) retention() {
-	if err := retain.CheckWindow(e.KeepInbox, e.KeepBroker); err != nil {
-		e.note(levelError, "retention", "%v", err)
-		return
-	}
-	if e.KeepSent < e.KeepBroker {
-		e.note(levelWarning, "retention", "--keep-sent %v is shorter than --keep-broker %v: a broker that loses its data cannot be filled again completely",
-			e.KeepSent, e.KeepBroker)
-		return
-	}
-	e.note(levelOK, "retention", "consumers remember for %v, the broker keeps %v, sent events stay replayable for %v", e.KeepInbox, e.KeepBroker, e.KeepSent)
 }
 
 func (e *examination) lease() {

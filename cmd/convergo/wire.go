@@ -84,6 +84,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 		return nil, err
 	}
 	p.broker.warn(ctx, log)
+	p.broker.warnOverlong(ctx, topicsOf(cfg.Services), cfg.KeepInbox, log)
 	if cfg.World == "" {
 		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.local(), simulate.Faults{}, cfg.Transit, log)
 		if err != nil {
