@@ -31,7 +31,7 @@ type Config struct {
 	// SASL is "plain", "scram-sha-256" or "scram-sha-512" with User and Password. Default "": no authentication by password.
 	SASL           string
 	User, Password string
-	// Prefix of topics and groups. Default "convergo."; NoPrefix for none.
+	// Prefix of topics and groups. Default DefaultPrefix; NoPrefix for none.
 	Prefix string
 	// Partitions of a topic, fixed when the topic is made. Default 8; at most convergo.Lanes.
 	Partitions int
@@ -61,6 +61,9 @@ type Config struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error) // of tests
 }
 
+// DefaultPrefix is Config.Prefix when nothing else is named.
+const DefaultPrefix = "convergo."
+
 // NoPrefix as Config.Prefix leaves topics and groups their own names.
 const NoPrefix = "-"
 
@@ -82,7 +85,7 @@ func (c Config) withDefaults() Config {
 	}
 	switch c.Prefix {
 	case "":
-		c.Prefix = "convergo."
+		c.Prefix = DefaultPrefix
 	case NoPrefix:
 		c.Prefix = ""
 	}

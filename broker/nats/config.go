@@ -15,6 +15,9 @@ import (
 	"github.com/convergo/convergo"
 )
 
+// DefaultPrefix is Config.Prefix when nothing else is named.
+const DefaultPrefix = "ev"
+
 // Config of the broker. The zero value is fit for production on a cluster that listens on nats://127.0.0.1:4222.
 type Config struct {
 	// URL of one server or, separated by commas, of several of a cluster: nats://, tls:// or ws://, with user and password if
@@ -29,7 +32,7 @@ type Config struct {
 	// Stream is the stream's name; it is made when missing, and an existing one is left as it is. Default "CONVERGO". The
 	// bucket beside it has the same name with "-consumers".
 	Stream string
-	// Prefix is the first part of every subject. Default "ev". Two streams of an account cannot have the same.
+	// Prefix is the first part of every subject. Default DefaultPrefix. Two streams of an account cannot have the same.
 	Prefix string
 	// Partitions of a new stream; of an existing one it must be the same. At most convergo.Lanes. Default 8: so many instances of
 	// one consumer can work at once.
@@ -66,7 +69,7 @@ func (c Config) withDefaults() Config {
 	c.URL = cmp.Or(c.URL, nats.DefaultURL)
 	c.Name = cmp.Or(c.Name, "convergo")
 	c.Stream = cmp.Or(c.Stream, "CONVERGO")
-	c.Prefix = cmp.Or(c.Prefix, "ev")
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
 	c.Partitions = cmp.Or(c.Partitions, 8)
 	c.MaxAge = cmp.Or(c.MaxAge, 7*24*time.Hour)
 	c.Dedup = cmp.Or(c.Dedup, 2*time.Minute)

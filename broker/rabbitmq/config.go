@@ -12,6 +12,9 @@ import (
 	"github.com/convergo/convergo"
 )
 
+// DefaultPrefix is Config.Prefix when nothing else is named.
+const DefaultPrefix = "convergo."
+
 // Config of the broker. The zero value speaks to a server on this machine as its guest.
 type Config struct {
 	// Addrs are the server's nodes as host:port, tried in turn. Default 127.0.0.1:5672.
@@ -25,7 +28,7 @@ type Config struct {
 	TLS *tls.Config
 	// Name of the connections in the server's lists. Default "convergo".
 	Name string
-	// Prefix of every exchange and queue. Two platforms with different prefixes may share a virtual host. Default "convergo.".
+	// Prefix of every exchange and queue. Two platforms with different prefixes may share a virtual host. Default DefaultPrefix.
 	Prefix string
 	// Partitions is the number of queues of a consumer, 1 to convergo.Lanes. It is the same for all who use Prefix and fixed by
 	// the first of them: another number is refused. Default 8.
@@ -64,7 +67,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.VHost = cmp.Or(c.VHost, "/")
 	c.Name = cmp.Or(c.Name, "convergo")
-	c.Prefix = cmp.Or(c.Prefix, "convergo.")
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
 	c.Partitions = cmp.Or(c.Partitions, 8)
 	c.Prefetch = cmp.Or(c.Prefetch, 100)
 	c.Window = cmp.Or(c.Window, 512)

@@ -18,6 +18,9 @@ import (
 	"github.com/convergo/convergo"
 )
 
+// DefaultPrefix is Config.Prefix when nothing else is named.
+const DefaultPrefix = "convergo"
+
 // Config of the broker. The zero value connects to 127.0.0.1:6379 and is fit for production there.
 type Config struct {
 	// Addr is "host:port" or the path of a unix socket. Default 127.0.0.1:6379. With Sentinels it is not used.
@@ -30,7 +33,7 @@ type Config struct {
 	// TLS encrypts the connection, and with certificates in it shows who we are. Default nil: no TLS.
 	TLS *tls.Config
 	DB  int // number of the database; default 0
-	// Prefix of every key. Two platforms on one server need two. Default "convergo".
+	// Prefix of every key. Two platforms on one server need two. Default DefaultPrefix.
 	Prefix string
 	// Partitions of a topic, fixed when the topic is first used. Default 8; at most convergo.Lanes.
 	Partitions int
@@ -75,7 +78,7 @@ type Loss struct {
 
 func (c Config) withDefaults() Config {
 	c.Addr = or(c.Addr, "127.0.0.1:6379")
-	c.Prefix = or(c.Prefix, "convergo")
+	c.Prefix = or(c.Prefix, DefaultPrefix)
 	c.Partitions = or(c.Partitions, 8)
 	c.MaxAge = or(c.MaxAge, 7*24*time.Hour)
 	c.TrimEvery = or(c.TrimEvery, 10*time.Minute)

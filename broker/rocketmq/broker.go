@@ -15,12 +15,15 @@ import (
 	"github.com/convergo/convergo"
 )
 
+// DefaultPrefix is Config.Prefix when nothing else is named.
+const DefaultPrefix = "convergo-"
+
 // Config says where the servers are and how they are talked to. Only NameServers has no default.
 type Config struct {
 	NameServers []string // addresses of the name servers, "host:port"; one that answers is enough
 	Cluster     string   // of the brokers on which topics are made; default "DefaultCluster"
 	// Prefix begins the name of every topic and consumer group here, so that they do not meet those of others; default
-	// "convergo-". At most 20 characters of A-Z a-z 0-9 _ -.
+	// DefaultPrefix. At most 20 characters of A-Z a-z 0-9 _ -.
 	Prefix string
 	// Queues is the number of queues of each topic, over all brokers; default 8. The lane of an event's aggregate, modulo
 	// Queues, is its queue, so the number is chosen once: a topic that has another number of queues is refused.
@@ -60,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Cluster = "DefaultCluster"
 	}
 	if c.Prefix == "" {
-		c.Prefix = "convergo-"
+		c.Prefix = DefaultPrefix
 	}
 	if err := (convergo.Subject{Topic: c.Prefix}).Validate(); err != nil || len(c.Prefix) > 20 {
 		return c, fmt.Errorf("rocketmq: prefix %q is not 1 to 20 characters of A-Z a-z 0-9 _ -", c.Prefix)

@@ -100,7 +100,7 @@ func (b backends) prefix() string {
 	if prefix := a.Query().Get("prefix"); prefix != "" {
 		return prefix
 	}
-	return map[string]string{"nats": "ev", "kafka": "convergo.", "amqp": "convergo.", "redis": "convergo", "rocketmq": "convergo-"}[a.Scheme]
+	return defaultPrefix(a.Scheme)
 }
 
 // foreign is the first of this process's consumers that stands still because of another platform's event; nil when none does.

@@ -57,6 +57,14 @@ func brokerSchemes() []string {
 	return slices.Sorted(maps.Keys(connectors()))
 }
 
+// defaultPrefix is what the names on a broker begin with when its address says nothing.
+func defaultPrefix(scheme string) string {
+	return map[string]string{
+		"nats": nats.DefaultPrefix, "kafka": kafka.DefaultPrefix, "amqp": rabbitmq.DefaultPrefix, "redis": redis.DefaultPrefix,
+		"rocketmq": rocketmq.DefaultPrefix,
+	}[scheme]
+}
+
 // brokerOptions are what is asked of every broker.
 type brokerOptions struct {
 	dir       string             // of an embedded one
