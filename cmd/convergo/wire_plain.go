@@ -28,7 +28,7 @@ type databaseFacts struct {
 }
 
 func factsOf(ctx context.Context, source check.Source) (f databaseFacts, err error) {
-	query := `SELECT CONCAT('MySQL ', VERSION()), CAST(1000000 * UNIX_TIMESTAMP(SYSDATE(6)) AS SIGNED), TRUE, @@global.read_only = 0,
+	query := `SELECT CONCAT('MySQL ', VERSION()), CAST(1000000 * UNIX_TIMESTAMP(SYSDATE(6)) AS SIGNED), TRUE, CAST(@@global.read_only AS CHAR) IN ('0', 'OFF'),
 		EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = ? AND table_name = 'outbox_event'), ''`
 	if source.Postgres {
 		query = `SELECT 'PostgreSQL ' || current_setting('server_version'), CAST(1000000 * extract(epoch FROM clock_timestamp()) AS bigint),
@@ -43,6 +43,9 @@ func factsOf(ctx context.Context, source check.Source) (f databaseFacts, err err
 		return f, err
 	}
 	f.now = time.UnixMicro(now)
+	if !source.Postgres && !f.migrated {
+		f.mayCreate, f.grant = mayCreate(ctx, source.DB, source.Schema)
+	}
 	return f, nil
 }
 
