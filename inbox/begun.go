@@ -182,6 +182,9 @@ func (c *Consumer[TX]) noteQueue(ctx context.Context, a convergo.Aggregate) (not
 		if times <= c.cfg.Redeliveries {
 			return nil
 		}
+		if i := slices.IndexFunc(messages, suspected); i >= 0 {
+			messages = messages[:i] // that one is tried alone, and the transaction ends before it
+		}
 		return c.suspectAll(ctx, tx, messages, fmt.Sprintf("waiting while %d processes began with its queue", times-1), &t, now)
 	})
 	if err != nil {
@@ -193,9 +196,6 @@ func (c *Consumer[TX]) noteQueue(ctx context.Context, a convergo.Aggregate) (not
 
 func (c *Consumer[TX]) suspectAll(ctx context.Context, tx TX, messages []Queued, why string, t *tally, now time.Time) error {
 	for _, m := range messages {
-		if suspected(m) {
-			continue
-		}
 		if err := c.suspect(ctx, tx, m.Event, why, t, now); err != nil {
 			return err
 		}

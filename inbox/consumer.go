@@ -96,9 +96,10 @@ type Consumer[TX any] struct {
 	wake      chan struct{}
 	running   atomic.Bool
 	foreign   atomic.Pointer[Foreign]
-	careful   int                   // by the loop of new messages alone: see commit
-	survived  map[convergo.Key]bool // by the retry loop alone: suspects whose last attempt met an outage
-	notes     Notes[TX]             // nil: the store has none
+	careful   int                         // by the loop of new messages alone: see commit
+	survived  map[convergo.Key]bool       // by the retry loop alone: suspects whose last attempt met an outage
+	tried     map[convergo.Aggregate]bool // by the retry loop alone: queues whose last head was on trial
+	notes     Notes[TX]                   // nil: the store has none
 	begun     begun
 	others    others
 	ignored   ignored
@@ -150,7 +151,7 @@ func New[TX any](store Store[TX], parking Parking[TX], source Source, cfg Config
 	notes, _ := any(parking).(Notes[TX])
 	return &Consumer[TX]{
 		store: store, parking: parking, source: source, cfg: cfg, handlers: map[string]Handler[TX]{}, wake: make(chan struct{}, 1),
-		survived: map[convergo.Key]bool{}, notes: notes,
+		survived: map[convergo.Key]bool{}, tried: map[convergo.Aggregate]bool{}, notes: notes,
 	}
 }
 

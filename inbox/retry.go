@@ -38,6 +38,7 @@ func (c *Consumer[TX]) retries(ctx context.Context) {
 		default:
 			// Nothing was due, or another instance has the queues that were, or shall have them.
 			failures = 0
+			clear(c.tried)
 			c.works(&c.troubles.queues)
 			wait := c.cfg.Poll
 			if !next.IsZero() && (next.After(now) || len(c.others.queues) == 0) {
@@ -70,12 +71,18 @@ func (c *Consumer[TX]) drainAll(ctx context.Context, due []convergo.Aggregate) (
 // drain works off one queue in one transaction, head first. When that transaction fails as a whole for another reason
 // than an outage, the head is tried alone, and if that fails too the failure is the head's.
 func (c *Consumer[TX]) drain(ctx context.Context, a convergo.Aggregate) (worked bool, err error) {
-	r, err := c.drainSome(ctx, a, c.cfg.PerQueue)
+	most := c.cfg.PerQueue
+	if c.tried[a] { // the next one may be on trial too, and then the others would be read in vain
+		most = 1
+		delete(c.tried, a)
+	}
+	r, err := c.drainSome(ctx, a, most)
 	if err != nil && r.read > 1 && !outage(err) {
 		r, err = c.drainSome(ctx, a, 1)
 	}
 	switch {
 	case err == nil && r.trial:
+		c.tried[a] = true
 		return true, c.try(ctx, r.head)
 	case err == nil && r.elsewhere:
 		c.others.keepOff(a, c.cfg.Now())

@@ -20,7 +20,8 @@ import (
 //  1. A message that was delivered more often than Config.Redeliveries is not handled but put at the head of its
 //     aggregate's queue, in the batch's transaction, with the note that it is suspected.
 //  2. Each attempt at a suspect is recorded before it is made, in a transaction of its own, and made alone. If the process
-//     survives, the outcome is recorded as any other, and the suspicion is over.
+//     survives, the outcome is recorded as any other, and the suspicion is over: the queue's next message is due at once, because
+//     one that is only suspected has no attempts yet.
 //  3. If the process dies, the record is there. After Config.Trials such records the message is buried; its place is "process".
 const (
 	suspicion    = "process: "
@@ -42,7 +43,7 @@ func overdelivery(d Delivery) string {
 // suspect lets a message be tried alone. One that is in no queue becomes the head of its aggregate's.
 func (c *Consumer[TX]) suspect(ctx context.Context, tx TX, e convergo.Event, why string, t *tally, now time.Time) error {
 	f := Failure{
-		Event: e, Attempts: 1, Place: placeProcess, Next: now,
+		Event: e, Place: placeProcess, Next: now,
 		Error: fmt.Sprintf("%s%s: it may kill the process, so it is tried alone", suspicion, why),
 	}
 	if err := c.parking.Fail(ctx, tx, c.cfg.Consumer, f, now); err != nil {
@@ -54,9 +55,11 @@ func (c *Consumer[TX]) suspect(ctx context.Context, tx TX, e convergo.Event, why
 
 // arraign records that an attempt at m is about to be made, or buries m when too many such records came to nothing. It is
 // not due again before this attempt has surely ended, so that no other instance makes one meanwhile.
+//
+// Attempts are one more than such records; without any they are 0, as suspect writes it, or 1, as older versions have.
 func (c *Consumer[TX]) arraign(ctx context.Context, tx TX, m Queued, t *tally, now time.Time) (trial bool, err error) {
 	f := Failure{Event: m.Event, Attempts: m.Attempts, Error: m.LastError, Place: placeProcess}
-	if made := m.Attempts - 1; made >= c.cfg.Trials && !c.survived[m.Event.Key] {
+	if made := max(m.Attempts-1, 0); made >= c.cfg.Trials && !c.survived[m.Event.Key] {
 		f.Error = fmt.Sprintf("%d attempts at it began and none ended, each alone: it kills the process", made)
 		_, err := c.bury(ctx, tx, f, c.cfg.OnDead == HoldAggregate, t, now)
 		return false, err
@@ -64,6 +67,7 @@ func (c *Consumer[TX]) arraign(ctx context.Context, tx TX, m Queued, t *tally, n
 	if !c.survived[m.Event.Key] {
 		f.Attempts++
 	}
+	f.Attempts = max(f.Attempts, 2)
 	f.Next = now.Add(c.cfg.Timeout)
 	if err := c.parking.Fail(ctx, tx, c.cfg.Consumer, f, now); err != nil {
 		return false, fmt.Errorf("parking %s: %w", m.Event.Key, err)

@@ -25,6 +25,7 @@ func inboxLaws[TX any]() []law[TX] {
 		{"redelivered messages are queued once", queuedOnce[TX]},
 		{"a key used again for another payload or aggregate waits apart, and neither is lost", sameKeyWaitsApart[TX]},
 		{"a head that has failed comes alone, then the others in order", headAlone[TX]},
+		{"after a trial one that is only suspected is due at once, one that has failed is not", suspectsFollow[TX]},
 		{"queues of other aggregates and consumers do not wait", queuesApart[TX]},
 		{"what waits comes out byte for byte", queuedBytes[TX]},
 		{"a buried message is done with; with hold its aggregate waits for a person", buryHolds[TX]},
@@ -334,6 +335,46 @@ func headAlone[TX any](r *rig[TX]) {
 	queues, next := r.due(consumer, 1000*time.Hour)
 	equal(r, "queues in the end", len(queues), 0)
 	equal(r, "nothing is due ever", next.IsZero(), true)
+}
+
+// suspectsFollow: what may kill its process waits with an error and without attempts, until an attempt at it is recorded.
+func suspectsFollow[TX any](r *rig[TX]) {
+	a := order("1")
+	for n := 1; n <= 3; n++ {
+		if n > 1 {
+			r.enqueue(consumer, event(a, n))
+		}
+		r.failMessage(consumer, event(a, n), 0, 0)
+	}
+	onTrial := func(e convergo.Event) {
+		r.Helper()
+		r.failMessage(consumer, e, 2, 30*time.Second)
+	}
+	onTrial(event(a, 1))
+	r.enqueue(consumer, event(a, 4), event(a, 1))
+	queues, next := r.due(consumer, 30*time.Second-time.Microsecond)
+	equal(r, "queues during a trial", len(queues), 0)
+	equal(r, "next due", next.Equal(r.base.Add(30*time.Second)), true)
+	r.dequeue(consumer, event(a, 1), time.Second)
+	queues, _ = r.due(consumer, time.Second)
+	equalLists(r, "after a trial that went well", queuedVersions(queues["1"]), 2, 3, 4)
+	for i, text := range []string{"no stock row", "no stock row", ""} {
+		equal(r, "attempts", queues["1"][i].Attempts, 0)
+		equal(r, "error", queues["1"][i].LastError, text)
+	}
+	onTrial(event(a, 2))
+	r.bury(consumer, event(a, 2), 4, false)
+	queues, _ = r.due(consumer, 0)
+	equalLists(r, "after the killer was buried", queuedVersions(queues["1"]), 3, 4)
+	r.failMessage(consumer, event(a, 3), 1, time.Minute)
+	queues, _ = r.due(consumer, time.Minute-time.Microsecond)
+	equal(r, "queues before the back-off of one that failed ends", len(queues), 0)
+	onTrial(event(a, 9)) // ahead of it
+	r.dequeue(consumer, event(a, 9), time.Second)
+	queues, _ = r.due(consumer, time.Second)
+	equal(r, "queues when one ahead of it was applied", len(queues), 0)
+	queues, _ = r.due(consumer, time.Minute)
+	equalLists(r, "the one that failed", queuedVersions(queues["1"]), 3)
 }
 
 func queuesApart[TX any](r *rig[TX]) {
