@@ -48,6 +48,9 @@ func parseAddress(text string) (address, error) {
 		if errors.As(err, &wrong) {
 			err = wrong.Err // the URL itself, with its password, is not repeated
 		}
+		if escape := url.EscapeError(""); errors.As(err, &escape) { // a piece of it neither
+			err = errors.New("a '%' is not followed by two hexadecimal digits; write %25")
+		}
 		return address{}, fmt.Errorf("a URL that begins with %q: %w", scheme+":", err)
 	}
 	a := address{URL: *u}
@@ -72,6 +75,10 @@ func cutShort(hosts, rest string) bool {
 // redacted is an address without its secrets, for logs, errors and `convergo config`.
 func redacted(text string) string {
 	if !strings.Contains(text, "://") {
+		scheme, _, _ := strings.Cut(text, ":")
+		if !slices.Contains([]string{"sqlite", "webhook"}, scheme) && strings.ContainsAny(text, "@= ") {
+			return "xxxxx" // a driver's user:password@tcp(host)/name, or libpq's password=…
+		}
 		return text
 	}
 	a, err := parseAddress(text)
@@ -89,12 +96,18 @@ func redacted(text string) string {
 			a.RawQuery = query.Encode()
 		}
 	}
-	if _, password := a.User.Password(); a.User != nil && !password && a.Scheme == "nats" { // a token stands there
+	if _, password := a.User.Password(); a.User != nil && !password && slices.Contains([]string{"nats", "redis"}, a.Scheme) { // a token stands there
 		a.User = url.User("xxxxx")
 	}
 	a.Host = strings.Join(a.hosts, ",")
 	// {service} is for people to read.
 	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
+}
+
+// noAddress says of a setting that none of the schemes begins it.
+func noAddress(setting, text string, schemes []string) error {
+	return fmt.Errorf("%s %q does not begin with one of %s: write a URL, such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, and not what a driver reads",
+		setting, redacted(text), strings.Join(schemes, ", "))
 }
 
 // shownParameters are those of which the value tells nothing that is secret.

@@ -51,6 +51,27 @@ func TestAnAddressIsTakenAsItStandsOrRefused(t *testing.T) {
 	}
 }
 
+// What people paste first is what their driver reads.
+func TestNoPasswordOfAnAddressThatIsNoURLIsShown(t *testing.T) {
+	for _, address := range []string{
+		"con:hunter2@tcp(127.0.0.1:3306)/db_order", "host=127.0.0.1 user=u password=hunter2 dbname=x", "hunter2@/x",
+		"mysql://con:hunter%te2@h/x", "oracle://u:hunter2@h/x", "redis://hunter2@h:1",
+	} {
+		if shown := redacted(address); strings.Contains(shown, "hunter") || strings.Contains(shown, "te2") {
+			t.Errorf("%s is shown as %s", address, shown)
+		}
+		for _, args := range [][]string{
+			{"config", "--database", address}, {"serve", "--data", t.TempDir(), "--database", address}, {"doctor", "--database", address},
+			{"relay", "--database", address, "--broker", "redis://127.0.0.1:1"}, {"dead", "list", "--database", address},
+		} {
+			r := runProgram(t.Context(), args...)
+			if said := r.out.String() + r.err.String(); r.code == 0 || strings.Contains(said, "hunter") || strings.Contains(said, "%te") {
+				t.Errorf("%v: %d %s", args[0], r.code, said)
+			}
+		}
+	}
+}
+
 // A ';' separates the addresses of --databases. In a password it is written %3B, or \; as everywhere between names.
 func TestAPasswordMayHaveASemicolon(t *testing.T) {
 	const value = `order=postgres://shop:a%3Bb%3D1@db/convergo?schema=order;payment=mysql://shop:a\;b=1@db/convergo_payment`

@@ -63,7 +63,7 @@ func (b backends) validate() error {
 	for _, service := range serviceNames() {
 		address := b.databaseURL("", service)
 		if scheme, _, ok := strings.Cut(address, ":"); !ok || !slices.Contains(databaseSchemes(), scheme) {
-			return fmt.Errorf("--database %q does not begin with one of %s", redacted(address), strings.Join(databaseSchemes(), ", "))
+			return noAddress("--database", address, databaseSchemes())
 		}
 	}
 	if one := b.Database; one != "" && !strings.Contains(one, "{service}") && len(b.Databases) < len(serviceNames())-1 {

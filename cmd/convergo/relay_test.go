@@ -121,7 +121,7 @@ func TestARelayIsRefusedWhatItCannotDoWithTheReason(t *testing.T) {
 		}
 		refused(t, code, []string{c.says}, append([]string{"relay", "--database", "sqlite:" + path, "--addr", "127.0.0.1:0"}, c.args...)...)
 	}
-	refused(t, 1, []string{"there is no store"}, "relay", "--database", "oracle://u:hunter2@h/x", "--broker", "redis://127.0.0.1:1")
+	refused(t, 1, []string{"does not begin with one of sqlite, postgres, mysql"}, "relay", "--database", "oracle://u:hunter2@h/x", "--broker", "redis://127.0.0.1:1")
 }
 
 func TestReplayTakesATimeOrADurationAndNothingElse(t *testing.T) {

@@ -104,7 +104,7 @@ func openStoreWith(ctx context.Context, text string, o storeOptions) (_ *opened,
 	case "mysql":
 		return openMySQL(ctx, text, o)
 	default:
-		return nil, fmt.Errorf("database %s: there is no store %q; there are %s", redacted(text), scheme, strings.Join(databaseSchemes(), ", "))
+		return nil, noAddress("database", text, databaseSchemes())
 	}
 }
 
