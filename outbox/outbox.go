@@ -13,11 +13,22 @@ import (
 // the key. The caller rolls back (the fact was told before), or uses AddOnce when that is no fault.
 var ErrDuplicate = errors.New("duplicate event key")
 
+// ErrTooLarge is wrapped, beside convergo.ErrInvalid, by the error of Add for an event that is above Config.MaxPayload. The error names
+// both sizes.
+var ErrTooLarge = errors.New("too large for the broker")
+
 // Config of an Outbox; the zero value is fit for production.
 type Config struct {
 	// Now is the clock of CreatedAt and of message ids; default time.Now.
 	Now func() time.Time
+	// MaxPayload is how many bytes an event's payload and its Headers may have together, for a broker that takes less than an outbox does:
+	// what is refused by the broker only is a dead event, and holds up its aggregate. A payload alone never has more than
+	// convergo.MaxPayloadBytes, which is also the default. Brokers tell it (Room); several of them, or several limits: the smallest.
+	MaxPayload int
 }
+
+// headerBytes is more than a broker adds to a header's name and value.
+const headerBytes = 32
 
 // Outbox adds events to transactions. It keeps no state that matters: any number of them may write to one store. It is
 // safe for concurrent use.
@@ -25,6 +36,7 @@ type Outbox[TX any] struct {
 	store Store[TX]
 	now   func() time.Time
 	ids   messageIDs
+	most  int // bytes of payload and headers; 0 for no limit beside those of every event
 }
 
 // New returns an outbox that writes through store.
@@ -32,7 +44,7 @@ func New[TX any](store Store[TX], cfg Config) *Outbox[TX] {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Outbox[TX]{store: store, now: cfg.Now}
+	return &Outbox[TX]{store: store, now: cfg.Now, most: max(cfg.MaxPayload, 0)}
 }
 
 // Add writes the events, in order, as part of tx: they exist when tx commits and never did when it rolls back. It sets
@@ -112,9 +124,28 @@ func (o *Outbox[TX]) prepare(events []convergo.Event) ([]convergo.Event, error) 
 		if err := e.Validate(); err != nil {
 			return nil, err
 		}
+		if err := o.fits(e); err != nil {
+			return nil, err
+		}
 		prepared[i] = e
 	}
 	return prepared, nil
+}
+
+// fits refuses what the broker would refuse.
+func (o *Outbox[TX]) fits(e convergo.Event) error {
+	if o.most == 0 {
+		return nil
+	}
+	headers := 0
+	for name, value := range e.Headers {
+		headers += len(name) + len(value) + headerBytes
+	}
+	if n := len(e.Payload) + headers; n > o.most {
+		return fmt.Errorf("event %s: %w: payload of %d bytes and headers of %d, together %d > %d (Config.MaxPayload): %w",
+			e.Key, ErrTooLarge, len(e.Payload), headers, n, o.most, convergo.ErrInvalid)
+	}
+	return nil
 }
 
 // micro is t as stores keep it, so that an event reads back as it was prepared.

@@ -172,6 +172,40 @@ func TestNothingReachesTheStoreWhenOneEventIsInvalid(t *testing.T) {
 	}
 }
 
+// What the broker would refuse for good is the writer's error, in the transaction that it can still roll back.
+func TestAnEventThatIsTooLargeForTheBrokerIsRefusedWhenItIsWritten(t *testing.T) {
+	store := &counting{answer: []bool{true}}
+	sized := func(payload int, headers map[string]string) convergo.Event {
+		e := paid("O-1", 1)
+		e.Payload, e.Headers = make([]byte, payload), headers
+		return e
+	}
+	header := map[string]string{"Trace": "12345"} // 10 bytes, and 32 for what a broker puts around them
+	for _, c := range []struct {
+		limit, payload int
+		headers        map[string]string
+		fits           bool
+	}{
+		{1000, 1000, nil, true}, {1000, 1001, nil, false}, {1000, 958, header, true}, {1000, 959, header, false},
+		{0, convergo.MaxPayloadBytes, header, true}, {-1, convergo.MaxPayloadBytes, header, true},
+		{1 << 30, convergo.MaxPayloadBytes, header, true}, {1 << 30, convergo.MaxPayloadBytes + 1, nil, false},
+	} {
+		box := outbox.New(store, outbox.Config{MaxPayload: c.limit})
+		err := box.Add(t.Context(), struct{}{}, sized(c.payload, c.headers))
+		if _, once := box.AddOnce(t.Context(), struct{}{}, sized(c.payload, c.headers)); (once == nil) != (err == nil) {
+			t.Errorf("AddOnce says %v, Add %v", once, err)
+		}
+		switch {
+		case (err == nil) != c.fits:
+			t.Errorf("%d of %d with %v: %v", c.payload, c.limit, c.headers, err)
+		case err != nil && (!errors.Is(err, convergo.ErrInvalid) || errors.Is(err, outbox.ErrTooLarge) != (c.limit == 1000)):
+			t.Errorf("%v", err)
+		case err != nil && c.limit == 1000 && !strings.Contains(err.Error(), "together 1001 > 1000 (Config.MaxPayload)"):
+			t.Errorf("%v names no limit", err)
+		}
+	}
+}
+
 func TestAStoreThatFailsOrAnswersWronglyIsAnError(t *testing.T) {
 	down := errors.New("down")
 	for _, store := range []*counting{{err: down}, {answer: []bool{true}}} {

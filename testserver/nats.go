@@ -32,12 +32,17 @@ type NATSNode struct {
 }
 
 // OpenNATS starts one server that syncs every write.
-func OpenNATS() (*NATS, error) { return openNATS(1) }
+func OpenNATS() (*NATS, error) { return openNATS(1, "") }
+
+// OpenNATSWith starts one server that has these lines in its configuration, too.
+func OpenNATSWith(lines ...string) func() (*NATS, error) {
+	return func() (*NATS, error) { return openNATS(1, strings.Join(lines, "\n")+"\n") }
+}
 
 // OpenNATSCluster starts three servers that sync every write.
-func OpenNATSCluster() (*NATS, error) { return openNATS(3) }
+func OpenNATSCluster() (*NATS, error) { return openNATS(3, "") }
 
-func openNATS(nodes int) (s *NATS, err error) {
+func openNATS(nodes int, lines string) (s *NATS, err error) {
 	program, err := natsProgram()
 	if err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
@@ -68,7 +73,7 @@ func openNATS(nodes int) (s *NATS, err error) {
 	s.URL = strings.Join(urls, ",")
 	for _, c := range configs {
 		file := filepath.Join(dir, c.name+".conf")
-		if err := os.WriteFile(file, []byte(c.text(routes)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(c.text(routes)+lines), 0o600); err != nil {
 			return nil, err
 		}
 		process, err := start(dir, c.name, Command{Path: program, Args: []string{"--config", file}})

@@ -162,7 +162,7 @@ func (c checked) keeping(config kadm.ResourceConfig, cfg Config) {
 	if value, ok := settingOf(config, "max.message.bytes"); ok {
 		if n, err := strconv.Atoi(value); err != nil || n < largestRecord {
 			c.warn("max.message.bytes", value, strconv.Itoa(largestRecord)+" or more",
-				"An event that was written and is larger can never be sent: it goes to the dead letters.")
+				"An event that was written and is larger can never be sent: it becomes a dead event. outbox.Config.MaxPayload refuses it when it is written.")
 		}
 	}
 }

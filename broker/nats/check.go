@@ -108,7 +108,7 @@ func limits(c jetstream.StreamConfig) (warnings []relay.Warning) {
 
 // sizes that refuse events which an outbox takes.
 func (b *Broker) sizes(c jetstream.StreamConfig) (warnings []relay.Warning) {
-	const loses = "larger events, with their headers, become dead letters"
+	const loses = "larger events, with their headers, become dead events, unless they are refused when they are written (outbox.Config.MaxPayload)"
 	want := fmt.Sprintf("%d or more", maxMessage)
 	if n := b.conn.MaxPayload(); n < maxMessage {
 		warnings = append(warnings, relay.Warning{Setting: "max_payload of the server", Value: fmt.Sprint(n), Want: want, Loses: loses})

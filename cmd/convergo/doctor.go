@@ -337,6 +337,7 @@ func (e *examination) broker(ctx context.Context) {
 		e.warnings(ctx, "broker", c)
 	}
 	e.kept(ctx, b.broker)
+	e.room(ctx, b)
 }
 
 func (e *examination) missing(ctx context.Context, l looks) {

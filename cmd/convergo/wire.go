@@ -35,6 +35,7 @@ type platform struct {
 	log      *slog.Logger
 	probe    convergo.Probe
 	broker   *connected
+	largest  int // event that the broker takes; see room
 	units    []*unit
 	world    *outsideWorld // nil when the outside world is somewhere else
 	api      huma.Config
@@ -84,6 +85,7 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 		return nil, err
 	}
 	p.broker.warn(ctx, log)
+	p.largest = p.broker.warnRoom(ctx, topicsOf(cfg.Services), "larger events are refused when they are written", log)
 	p.broker.warnOverlong(ctx, topicsOf(cfg.Services), cfg.KeepInbox, log)
 	if cfg.World == "" {
 		p.world, err = openWorld(ctx, f.file(worldFile), f.Secrets, cfg.local(), simulate.Faults{}, cfg.Transit, log)
@@ -134,7 +136,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		Name: name, Backoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
 	})
 	deps := trade.Deps{
-		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{}), Calls: u.calls, Now: time.Now, Log: log,
+		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{MaxPayload: p.largest}), Calls: u.calls, Now: time.Now, Log: log,
 	}
 	if err := p.newService(u, name, deps); err != nil {
 		return u, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/machine"
+	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/trade"
 )
 
@@ -154,7 +156,11 @@ func (s *Service) placeNew(ctx context.Context, tx convergo.Tx, no, userID strin
 	}
 	created := trade.OrderPlaced{OrderNo: no, UserID: userID, Currency: b.Currency, Lines: lines, GoodsTotal: total,
 		CouponCode: b.CouponCode, PointsToSpend: b.PointsToSpend}
-	if err := s.emit(ctx, tx, trade.OrderCreated, "", no, 1, created); err != nil {
+	err = s.emit(ctx, tx, trade.OrderCreated, "", no, 1, created)
+	if errors.Is(err, outbox.ErrTooLarge) {
+		return nil, trade.Invalid("body.lines", "the order is larger than this platform's broker can carry", "place it as several orders with fewer lines each")
+	}
+	if err != nil {
 		return nil, err
 	}
 	timeout, err := trade.NewEvent(trade.OrderTimeout, convergo.Key("OrderTimeout:"+no), no, 0, trade.Moved{OrderNo: no, UserID: userID})
