@@ -2,7 +2,6 @@ package relay
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/convergo/convergo"
@@ -247,18 +246,6 @@ func (p *Portion) forget(ids []int64, places map[int64][]int, known map[int64]bo
 			p.drop(s, link)
 		}
 	}
-}
-
-// UnreadableHeaders is the name under which a store gives the text of a row's headers that another program wrote and that is no JSON
-// object of texts. No header may have this name. Portion makes such an event Pending.Malformed.
-const UnreadableHeaders = "headers are no JSON object of texts"
-
-func unreadable(headers map[string]string) error {
-	if _, marked := headers[UnreadableHeaders]; !marked {
-		return nil
-	}
-	return convergo.Permanent(fmt.Errorf("headers are no JSON object of texts: the event is not sent; discard it and have its writer write one "+
-		`such as {"trace":"4711"}, or mend the row in outbox_event and redrive it: %w`, convergo.ErrInvalid))
 }
 
 // Claim is what was put together: the queues in the order in which they came, then the lanes.
