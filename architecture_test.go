@@ -30,6 +30,7 @@ type row struct {
 func table() []row {
 	words := []string{"."}
 	rooms := slices.Concat(words, engine)
+	sql := slices.Concat(rooms, []string{"store/internal/stored", "store/internal/schema"}) // rules that hold on every SQL database
 	web := []string{"github.com/danielgtaylor/huma/v2", "github.com/georgysavva/scany/v2", "github.com/google/uuid"}
 	return []row{
 		{".", nil, nil},
@@ -37,9 +38,11 @@ func table() []row {
 
 		{"store/storetest", rooms, []string{"pgregory.net/rapid"}},
 		{"store/memory", rooms, nil},
-		{"store/sqlite", rooms, []string{"modernc.org/sqlite", "github.com/pressly/goose/v3"}},
-		{"store/postgres", rooms, []string{"github.com/jackc/pgx/v5", "github.com/pressly/goose/v3"}},
-		{"store/mysql", rooms, []string{"github.com/go-sql-driver/mysql", "github.com/pressly/goose/v3"}},
+		{"store/internal/stored", rooms, nil},
+		{"store/internal/schema", nil, []string{"github.com/pressly/goose/v3"}},
+		{"store/sqlite", sql, []string{"modernc.org/sqlite", "github.com/pressly/goose/v3"}},
+		{"store/postgres", sql, []string{"github.com/jackc/pgx/v5", "github.com/pressly/goose/v3"}},
+		{"store/mysql", sql, []string{"github.com/go-sql-driver/mysql", "github.com/pressly/goose/v3"}},
 
 		{"broker/brokertest", rooms, nil},
 		{"broker/memory broker/webhook", rooms, nil},
@@ -112,6 +115,7 @@ func TestTheTableRefusesWhatItShould(t *testing.T) {
 		{"trade/order", module + "/trade", true}, {"trade/order", module + "/trade/payment", false},
 		{"trade/order", module + "/store/sqlite", false}, {"trade/order", "modernc.org/sqlite", false},
 		{"trade/payment", module + "/trade/channel", true}, {"trade/order", module + "/trade/channel", false},
+		{"store/sqlite", module + "/store/internal/stored", true}, {"store/memory", module + "/store/internal/stored", false},
 		{"store/sqlite", module + "/relay", true}, {"store/sqlite", module + "/broker/memory", false},
 		{"broker/embedded", "github.com/nats-io/nats.go/jetstream", true}, {"broker/embedded", "github.com/nats-io/nats.going", false},
 		{"drill/check", module + "/relay", false}, {"drill", module + "/relay", true}, {"drill", module + "/cmd/convergo", false}, {".", module + "/outbox", false},

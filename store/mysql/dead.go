@@ -13,11 +13,12 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // DeadEvents implements ops.Outbox.
 func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) ([]ops.DeadEvent, error) {
-	room := within(ops.MaxPageBytes)
+	room := stored.Within(ops.MaxPageBytes)
 	dead, err := list(ctx, s.db, func(rows *sql.Rows) (d ops.DeadEvent, err error) {
 		var at int64
 		d.Event, err = scanEvent(rows, &d.ID, &d.Attempts, &d.Error, &d.Place, &at, &d.Held, &d.PayloadBytes)
@@ -177,7 +178,7 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 
 // DeadLetters implements ops.Inbox.
 func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, after string) ([]ops.DeadLetter, error) {
-	room := within(ops.MaxPageBytes)
+	room := stored.Within(ops.MaxPageBytes)
 	letters, err := list(ctx, s.db, func(rows *sql.Rows) (l ops.DeadLetter, err error) {
 		var died, closed int64
 		l.Event, err = scanEvent(rows, &l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &l.Held, &l.State, &closed,
@@ -243,8 +244,8 @@ func (s *Store) closeLetter(
 		err := tx.QueryRowContext(ctx, s.sql.Get("LetterAggregate"), id).Scan(&l.consumer, &l.digest, &l.aggregate.Type, &l.aggregate.ID)
 		if err == nil {
 			us := convergo.Micros(now)
-			if _, err = s.exec(ctx, tx, "BlockConsumerOnce", l.consumer, l.digest, clipTo(l.aggregate.Type, maxNameColumn),
-				clipTo(l.aggregate.ID, maxNameColumn), us, us); err != nil {
+			if _, err = s.exec(ctx, tx, "BlockConsumerOnce", l.consumer, l.digest, stored.Clip(l.aggregate.Type, maxNameColumn),
+				stored.Clip(l.aggregate.ID, maxNameColumn), us, us); err != nil {
 				return err
 			}
 			err = tx.QueryRowContext(ctx, s.sql.Get("FindLetter"), id).Scan(&l.key, &l.keyDigest, &l.payload, &l.earlier)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // FindRequest implements idempotency.Store.
@@ -24,7 +25,7 @@ func (s *Store) FindRequest(ctx context.Context, tx convergo.Tx, scope string, k
 		return nil, nil
 	}
 	if err == nil {
-		r.Header, err = headersOf(header)
+		r.Header, err = stored.Headers(header)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mysql store %s: find request %s: %w", s.opts.Name, key, explain(err))
@@ -36,13 +37,13 @@ func (s *Store) FindRequest(ctx context.Context, tx convergo.Tx, scope string, k
 
 // RecordRequest implements idempotency.Store.
 func (s *Store) RecordRequest(ctx context.Context, tx convergo.Tx, r idempotency.Record) (bool, error) {
-	header, err := headersText(r.Header)
+	header, err := stored.HeadersText(r.Header)
 	if err != nil {
 		return false, fmt.Errorf("mysql store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}
 	digest := r.Key.Digest()
 	inserted, err := s.exec(ctx, tx, "RecordRequest", r.Scope, digest[:], string(r.Key), r.Fingerprint[:], int64(r.Status),
-		convergo.Micros(r.At), header, notNil(r.Body))
+		convergo.Micros(r.At), header, stored.NotNil(r.Body))
 	if err != nil {
 		return false, fmt.Errorf("mysql store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}

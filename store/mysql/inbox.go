@@ -11,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Mark implements inbox.Store. A fresh mark is one statement, two with refuseStale. Versions are kept of the marks that
@@ -108,14 +109,14 @@ func (s *Store) Enqueue(ctx context.Context, tx convergo.Tx, consumer string, ev
 func (s *Store) enqueue(
 	ctx context.Context, tx convergo.Tx, consumer string, e *convergo.Event, attempts int, lastError string, position int64, now time.Time,
 ) (int64, error) {
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return 0, err
 	}
 	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), sha256.Sum256(e.Payload)
 	return s.once(ctx, tx, "EnqueueMessage", consumer, key[:], aggregate[:], int64(attempts), lastError, convergo.Micros(now),
 		convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID,
-		string(e.Key), headers, notNil(e.Payload), payload[:], position)
+		string(e.Key), headers, stored.NotNil(e.Payload), payload[:], position)
 }
 
 // messageKey is what a message is known by in inbox_waiting.
@@ -134,7 +135,7 @@ func messageKey(consumer string, e *convergo.Event) []any {
 //	A's BlockConsumerOnce inserts the row: what A appended is due
 func (s *Store) consumerGoesOn(ctx context.Context, tx convergo.Tx, consumer string, a convergo.Aggregate, now time.Time) error {
 	digest, us := a.Digest(), convergo.Micros(now)
-	_, err := s.exec(ctx, tx, "BlockConsumerOnce", consumer, digest[:], clipTo(a.Type, maxNameColumn), clipTo(a.ID, maxNameColumn), us, us)
+	_, err := s.exec(ctx, tx, "BlockConsumerOnce", consumer, digest[:], stored.Clip(a.Type, maxNameColumn), stored.Clip(a.ID, maxNameColumn), us, us)
 	if err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func (s *Store) Queue(
 	if len(taken) == 0 {
 		return nil, nil
 	}
-	room := within(inbox.MaxQueueBytes)
+	room := stored.Within(inbox.MaxQueueBytes)
 	messages, err := list(ctx, tx, func(rows *sql.Rows) (m inbox.Queued, err error) {
 		if m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError); err == nil {
 			err = room(m.Event)
@@ -271,7 +272,7 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 			return err
 		}
 	}
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return err
 	}
@@ -279,15 +280,15 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 	if hold {
 		holds = 1
 	}
-	_, err = s.exec(ctx, tx, "InsertDeadLetter", newID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
+	_, err = s.exec(ctx, tx, "InsertDeadLetter", stored.NewID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
 		clip(f.Place), clip(f.Error), convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), valid(e.Topic), valid(e.Type),
-		valid(e.Aggregate.Type), valid(e.Aggregate.ID), valid(e.MessageID), valid(string(e.Key)), headers, notNil(e.Payload))
+		valid(e.Aggregate.Type), valid(e.Aggregate.ID), valid(e.MessageID), valid(string(e.Key)), headers, stored.NotNil(e.Payload))
 	if err != nil {
 		return err
 	}
 	if hold {
-		_, err = s.exec(ctx, tx, "HoldConsumer", consumer, aggregate[:], clipTo(e.Aggregate.Type, maxNameColumn),
-			clipTo(e.Aggregate.ID, maxNameColumn), us, us)
+		_, err = s.exec(ctx, tx, "HoldConsumer", consumer, aggregate[:], stored.Clip(e.Aggregate.Type, maxNameColumn),
+			stored.Clip(e.Aggregate.ID, maxNameColumn), us, us)
 		return err
 	}
 	return s.consumerGoesOn(ctx, tx, consumer, e.Aggregate, now)

@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"regexp"
 	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
-)
 
-// setName of migrations is part of a table's name.
-var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
+	"github.com/convergo/convergo/store/internal/schema"
+)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, with a version table
 // "goose_<set>" of its own. Processes that start together do it one after another. A database that has a migration which fsys
@@ -99,8 +97,8 @@ func lockMigrations(ctx context.Context, db *sql.DB) (unlock func() error, err e
 }
 
 func (s *Store) provide(db *sql.DB, set string, fsys fs.FS, failed func(error)) (*goose.Provider, error) {
-	if !setName.MatchString(set) {
-		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
+	if err := schema.ValidateName(set); err != nil {
+		return nil, err
 	}
 	store, err := database.NewStore(goose.DialectMySQL, "goose_"+set)
 	if err != nil {
@@ -124,31 +122,33 @@ func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead 
 	if err != nil {
 		return false, err
 	}
+	have, err := s.applied(ctx, set)
+	if err != nil {
+		return false, err
+	}
+	newest := schema.Newest(provider)
+	return schema.Ahead(set, have, newest, func() (strangers int, err error) {
+		err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
+			SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`,
+			newest, set, newest).Scan(&strangers)
+		return strangers, err
+	}, ErrNewer)
+}
+
+// applied is the version of a set in the database, 0 when it has none.
+func (s *Store) applied(ctx context.Context, set string) (version int64, err error) {
 	var there int
 	err = s.db.QueryRowContext(ctx,
 		"SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", "goose_"+set).Scan(&there)
 	if err != nil {
-		return false, fmt.Errorf("read the schema: %w", err)
+		return 0, fmt.Errorf("read the schema: %w", err)
 	}
 	if there == 0 {
-		return false, nil
+		return 0, nil
 	}
-	var version int64
 	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
 	if err != nil {
-		return false, fmt.Errorf("read the version of set %s: %w", set, err)
+		return 0, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
-	sources := provider.ListSources()
-	newest := sources[len(sources)-1].Version
-	if version <= newest {
-		return false, nil
-	}
-	var strange int // newer migrations that do not say that this program may run with them
-	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
-		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`,
-		newest, set, newest).Scan(&strange)
-	if err != nil || strange > 0 {
-		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
-	}
-	return true, nil
+	return version, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Calls is the store as outside.Store: outgoing calls have a Claim of their own.
@@ -29,7 +30,7 @@ func (s Calls) Add(ctx context.Context, tx convergo.Tx, call outside.Call, now t
 	}
 	if err == nil {
 		id, err = s.once(ctx, tx, "AddCall", call.Kind, string(call.Key), key[:], call.Group,
-			max(convergo.Micros(call.NotBefore), us), us, us, notNil(call.Payload))
+			max(convergo.Micros(call.NotBefore), us), us, us, stored.NotNil(call.Payload))
 	}
 	if err != nil {
 		return false, s.fail("add call "+string(call.Key), err)

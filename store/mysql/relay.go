@@ -11,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // promoteMost is how many delayed events one claim makes pending; the rest follow with the next claim.
@@ -273,11 +274,11 @@ func (c *claiming) queue(ctx context.Context, lane convergo.Lane, aggregate []by
 			return struct{}{}, err
 		}
 		if alone {
-			return struct{}{}, errEnough
+			return struct{}{}, stored.ErrEnough
 		}
 		if room == 0 {
 			c.portion.More()
-			return struct{}{}, errEnough
+			return struct{}{}, stored.ErrEnough
 		}
 		c.add(p, id)
 		room--

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // exec runs a named statement in tx and returns how many rows it affected.
@@ -61,21 +61,6 @@ type queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// errEnough ends a list before the row at which it is answered.
-var errEnough = errors.New("enough")
-
-// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
-func within(bytes int) func(e convergo.Event) error {
-	rows, sum := 0, 0
-	return func(e convergo.Event) error {
-		sum += len(e.Payload)
-		if rows++; rows > 1 && sum > bytes {
-			return errEnough
-		}
-		return nil
-	}
-}
-
 // list collects the rows of a query.
 func list[T any](
 	ctx context.Context, q queryer, scan func(rows *sql.Rows) (T, error), query string, args ...any,
@@ -91,7 +76,7 @@ func list[T any](
 	}()
 	for rows.Next() {
 		item, err := scan(rows)
-		if errors.Is(err, errEnough) {
+		if errors.Is(err, stored.ErrEnough) {
 			return found, nil
 		}
 		if err != nil {
@@ -121,64 +106,12 @@ func scanEvent(rows *sql.Rows, before ...any) (convergo.Event, error) {
 	if err := rows.Scan(dest...); err != nil {
 		return convergo.Event{}, err
 	}
-	e.CreatedAt, e.DeliverAt, e.Headers = convergo.FromMicros(created), convergo.FromMicros(deliver), headersOfRow(headers)
+	e.CreatedAt, e.DeliverAt, e.Headers = convergo.FromMicros(created), convergo.FromMicros(deliver), relay.HeadersOf(headers)
 	return e, nil
 }
 
-const noHeaders = "{}"
-
-func headersText(h map[string]string) (string, error) {
-	if len(h) == 0 {
-		return noHeaders, nil
-	}
-	encoded, err := json.Marshal(h)
-	if err != nil {
-		return "", fmt.Errorf("headers: %w", err)
-	}
-	return string(encoded), nil
-}
-
-func headersOf(encoded string) (map[string]string, error) {
-	if encoded == noHeaders || encoded == "" {
-		return nil, nil
-	}
-	var h map[string]string
-	if err := json.Unmarshal([]byte(encoded), &h); err != nil {
-		return nil, fmt.Errorf("headers %.80q are no JSON object of texts: %w", encoded, err)
-	}
-	return h, nil
-}
-
-// headersOfRow gives what is no JSON object of texts to the relay, which buries the event; an error here would stop the whole outbox
-// for one row.
-func headersOfRow(encoded string) map[string]string {
-	h, err := headersOf(encoded)
-	if err != nil {
-		return map[string]string{relay.UnreadableHeaders: clip(encoded)}
-	}
-	return h
-}
-
-// notNil: the driver binds nil as NULL; no bytes are bytes.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
-// maxErrorBytes bounds the texts of errors that are kept.
-const maxErrorBytes = 2000
-
 // clip cuts an error's text and makes it UTF-8.
-func clip(text string) string { return clipTo(text, maxErrorBytes) }
-
-func clipTo(text string, most int) string {
-	if len(text) > most {
-		text = text[:most]
-	}
-	return valid(text)
-}
+func clip(text string) string { return stored.Clip(text, stored.MaxErrorBytes) }
 
 // valid is text without what is not UTF-8, which the database would refuse. Only a message that is no valid event has such.
 func valid(text string) string {

@@ -14,11 +14,12 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // DeadEvents implements ops.Outbox.
 func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []ops.DeadEvent, err error) {
-	room := within(ops.MaxPageBytes)
+	room := stored.Within(ops.MaxPageBytes)
 	err = s.reader(ctx, func(c session) error {
 		return c.each(ctx, "DeadEvents", []any{after, int64(limit)}, func(rows pgx.Rows) error {
 			var (
@@ -37,7 +38,7 @@ func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []
 			return err
 		})
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, stored.ErrEnough) {
 		return nil, fmt.Errorf("postgres store %s: dead events: %w", s.opts.Name, err)
 	}
 	return dead, nil
@@ -192,7 +193,7 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 
 // DeadLetters implements ops.Inbox.
 func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, after string) (letters []ops.DeadLetter, err error) {
-	room := within(ops.MaxPageBytes)
+	room := stored.Within(ops.MaxPageBytes)
 	err = s.reader(ctx, func(c session) error {
 		return c.each(ctx, "DeadLetters", []any{consumer, after, int64(limit)}, func(rows pgx.Rows) error {
 			var (
@@ -212,7 +213,7 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, aft
 			return err
 		})
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, stored.ErrEnough) {
 		return nil, fmt.Errorf("postgres store %s: dead letters: %w", s.opts.Name, err)
 	}
 	return letters, nil

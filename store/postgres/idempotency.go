@@ -6,6 +6,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // FindRequest implements idempotency.Store.
@@ -19,7 +20,7 @@ func (s *Store) FindRequest(ctx context.Context, tx convergo.Tx, scope string, k
 	)
 	found, err := s.one(ctx, tx, "FindRequest", []any{scope, digest[:]}, &fingerprint, &r.Status, &at, &header, &r.Body)
 	if err == nil && found {
-		r.Header, err = headersOf(header)
+		r.Header, err = stored.Headers(header)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("postgres store %s: find request %s: %w", s.opts.Name, key, err)
@@ -34,13 +35,13 @@ func (s *Store) FindRequest(ctx context.Context, tx convergo.Tx, scope string, k
 
 // RecordRequest implements idempotency.Store. A record of the same request in another open transaction is waited for.
 func (s *Store) RecordRequest(ctx context.Context, tx convergo.Tx, r idempotency.Record) (bool, error) {
-	header, err := headersText(r.Header)
+	header, err := stored.HeadersText(r.Header)
 	if err != nil {
 		return false, fmt.Errorf("postgres store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}
 	digest := r.Key.Digest()
 	inserted, err := s.exec(ctx, tx, "RecordRequest", r.Scope, digest[:], string(r.Key), r.Fingerprint[:], int64(r.Status),
-		convergo.Micros(r.At), header, notNil(r.Body))
+		convergo.Micros(r.At), header, stored.NotNil(r.Body))
 	if err != nil {
 		return false, fmt.Errorf("postgres store %s: record request %s: %w", s.opts.Name, r.Key, err)
 	}

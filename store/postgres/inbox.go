@@ -12,6 +12,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Mark implements inbox.Store. A fresh mark is one statement, two with refuseStale. Versions are kept of the marks that
@@ -124,14 +125,14 @@ func (s *Store) Enqueue(ctx context.Context, tx convergo.Tx, consumer string, ev
 func (s *Store) enqueue(
 	ctx context.Context, tx convergo.Tx, statement, consumer string, e *convergo.Event, attempts int, lastError string, now time.Time,
 ) (int64, error) {
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return 0, err
 	}
 	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), sha256.Sum256(e.Payload)
 	return s.exec(ctx, tx, statement, consumer, key[:], aggregate[:], int64(attempts), lastError, convergo.Micros(now),
 		convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), readable(e.Topic), readable(e.Type), readable(e.Aggregate.Type),
-		readable(e.Aggregate.ID), readable(e.MessageID), readable(string(e.Key)), headers, notNil(e.Payload), payload[:])
+		readable(e.Aggregate.ID), readable(e.MessageID), readable(string(e.Key)), headers, stored.NotNil(e.Payload), payload[:])
 }
 
 // messageKey is what a message is known by in inbox_waiting.
@@ -233,7 +234,7 @@ func (s *Store) Queue(
 // readQueue reads the head of one aggregate's queue. A message that has failed before is the last one, so that the others do
 // not fail with it.
 func readQueue(ctx context.Context, tx *Tx, consumer string, aggregate []byte, most int) (messages []inbox.Queued, err error) {
-	room := within(inbox.MaxQueueBytes)
+	room := stored.Within(inbox.MaxQueueBytes)
 	err = tx.each(ctx, "ReadQueue", []any{consumer, aggregate, int64(max(most, 1))}, func(rows pgx.Rows) error {
 		if n := len(messages); n > 0 && messages[n-1].Attempts > 0 {
 			return nil
@@ -252,7 +253,7 @@ func readQueue(ctx context.Context, tx *Tx, consumer string, aggregate []byte, m
 		}
 		return err
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, stored.ErrEnough) {
 		err = nil
 	}
 	return messages, err
@@ -299,7 +300,7 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 			return err
 		}
 	}
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return err
 	}
@@ -307,9 +308,9 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 	if hold {
 		holds = 1
 	}
-	_, err = s.exec(ctx, tx, "InsertDeadLetter", newID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
+	_, err = s.exec(ctx, tx, "InsertDeadLetter", stored.NewID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
 		clip(f.Place), clip(f.Error), convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), readable(e.Topic), readable(e.Type),
-		readable(e.Aggregate.Type), readable(e.Aggregate.ID), readable(e.MessageID), readable(string(e.Key)), headers, notNil(e.Payload))
+		readable(e.Aggregate.Type), readable(e.Aggregate.ID), readable(e.MessageID), readable(string(e.Key)), headers, stored.NotNil(e.Payload))
 	if err != nil {
 		return err
 	}

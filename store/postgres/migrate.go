@@ -8,15 +8,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"regexp"
 	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
-)
 
-// setName of migrations is part of a table's name.
-var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
+	"github.com/convergo/convergo/store/internal/schema"
+)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, each in a
 // transaction of its own, with a version table "goose_<set>" of its own in the store's schema. A database that has a
@@ -93,8 +91,8 @@ func (s *Store) migrateOnce(ctx context.Context, db *sql.DB, set string, fsys fs
 }
 
 func (s *Store) provide(db *sql.DB, set string, fsys fs.FS, failed func(error)) (*goose.Provider, error) {
-	if !setName.MatchString(set) {
-		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
+	if err := schema.ValidateName(set); err != nil {
+		return nil, err
 	}
 	provider, err := goose.NewProvider("", db, fsys, goose.WithStore(versions{s.qualified("goose_" + set), failed}),
 		goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
@@ -112,27 +110,30 @@ func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead 
 	if err != nil {
 		return false, err
 	}
+	have, err := s.applied(ctx, db, set)
+	if err != nil {
+		return false, err
+	}
+	newest := schema.Newest(provider)
+	return schema.Ahead(set, have, newest, func() (strangers int, err error) {
+		err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+s.qualified("goose_"+set)+" AS g WHERE g.is_applied AND g.version_id > $1 AND NOT EXISTS (SELECT 1 FROM "+
+			s.qualified("migration_compatible")+" AS c WHERE c.set_name = $2 AND c.version = g.version_id AND c.least <= $1)", newest, set).Scan(&strangers)
+		return strangers, err
+	}, ErrNewer)
+}
+
+// applied is the version of a set in the database, 0 when it has none.
+func (s *Store) applied(ctx context.Context, db *sql.DB, set string) (int64, error) {
 	table := versions{table: s.qualified("goose_" + set)}
 	there, err := table.TableExists(ctx, db)
 	if err != nil || !there {
-		return false, err
+		return 0, err
 	}
 	version, err := table.GetLatestVersion(ctx, db)
 	if err != nil && !errors.Is(err, database.ErrVersionNotFound) {
-		return false, fmt.Errorf("read the version of set %s: %w", set, err)
+		return 0, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
-	sources := provider.ListSources()
-	newest := sources[len(sources)-1].Version
-	if version <= newest {
-		return false, nil
-	}
-	var strange int // newer migrations that do not say that this program may run with them
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+table.table+" AS g WHERE g.is_applied AND g.version_id > $1 AND NOT EXISTS (SELECT 1 FROM "+
-		s.qualified("migration_compatible")+" AS c WHERE c.set_name = $2 AND c.version = g.version_id AND c.least <= $1)", newest, set).Scan(&strange)
-	if err != nil || strange > 0 {
-		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
-	}
-	return true, nil
+	return version, nil
 }
 
 // versions is a version table, by its qualified name: goose's own store does not quote a schema's name, and finds the table

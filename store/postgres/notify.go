@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // notifier tells other processes on the same schema, after commits of ours, that there is something to do, and hears when they
@@ -30,7 +32,7 @@ func (s *Store) startNotifier() {
 	ctx, cancel := context.WithCancel(context.Background())
 	digest := sha256.Sum256([]byte(s.opts.Schema)) // a name has 63 bytes at most, a schema's alone can have them all
 	s.notify = &notifier{
-		store: s, channel: fmt.Sprintf("convergo_%x", digest[:8]), self: newID(time.Now()), told: make(chan struct{}, 1), cancel: cancel,
+		store: s, channel: fmt.Sprintf("convergo_%x", digest[:8]), self: stored.NewID(time.Now()), told: make(chan struct{}, 1), cancel: cancel,
 	}
 	s.notify.running.Go(func() { s.notify.send(ctx) })
 	cfg := s.cfg.Copy()

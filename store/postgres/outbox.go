@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Insert implements outbox.Store. tx may be a transaction of this store or any other transaction on the same database, for
@@ -89,7 +90,7 @@ type sender interface {
 
 // insertion is the statement that inserts an event, and its arguments.
 func insertion(e *convergo.Event) (name string, args []any, err error) {
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return "", nil, err
 	}
@@ -101,7 +102,7 @@ func insertion(e *convergo.Event) (name string, args []any, err error) {
 	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
 	return name, []any{
 		convergo.Micros(e.CreatedAt), deliver, int64(laneOf(aggregate)), e.Version, int64(e.MaxAttempts), key[:], aggregate[:],
-		e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, string(e.Key), headers, notNil(e.Payload),
+		e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, string(e.Key), headers, stored.NotNil(e.Payload),
 	}, nil
 }
 

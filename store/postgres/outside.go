@@ -9,6 +9,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outside"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Calls is the store as outside.Store: outgoing calls have a Claim of their own.
@@ -21,7 +22,7 @@ func (s *Store) Calls() Calls { return Calls{s} }
 func (s Calls) Add(ctx context.Context, tx convergo.Tx, call outside.Call, now time.Time) (bool, error) {
 	key, us := call.Key.Digest(), convergo.Micros(now)
 	added, err := s.exec(ctx, tx, "AddCall", call.Kind, string(call.Key), key[:], call.Group,
-		max(convergo.Micros(call.NotBefore), us), us, us, notNil(call.Payload))
+		max(convergo.Micros(call.NotBefore), us), us, us, stored.NotNil(call.Payload))
 	if err != nil {
 		return false, fmt.Errorf("postgres store %s: add call %s: %w", s.opts.Name, call.Key, err)
 	}

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // exec runs a named statement in tx, which is ours or somebody else's, and returns how many rows it affected.
@@ -56,21 +56,6 @@ func (s *Store) own(tx convergo.Tx) (*Tx, error) {
 	return own, nil
 }
 
-// errEnough ends the reading of rows.
-var errEnough = errors.New("enough")
-
-// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
-func within(bytes int) func(e convergo.Event) error {
-	rows, sum := 0, 0
-	return func(e convergo.Event) error {
-		sum += len(e.Payload)
-		if rows++; rows > 1 && sum > bytes {
-			return errEnough
-		}
-		return nil
-	}
-}
-
 // each calls row with every row of a named query.
 func (t *Tx) each(ctx context.Context, name string, args []any, row func(rows pgx.Rows) error) error {
 	if err := t.usable(ctx); err != nil {
@@ -99,7 +84,7 @@ func (r *eventRow) event() convergo.Event {
 	return convergo.Event{
 		CreatedAt: convergo.FromMicros(r.created), DeliverAt: convergo.FromMicros(r.deliver), Version: r.version, MaxAttempts: int(r.most),
 		Topic: r.topic, Type: r.kind, Aggregate: convergo.Aggregate{Type: r.group, ID: r.id}, MessageID: r.message,
-		Key: convergo.Key(r.key), Headers: headersOfRow(r.encodedHeader), Payload: notNil(r.payload),
+		Key: convergo.Key(r.key), Headers: relay.HeadersOf(r.encodedHeader), Payload: stored.NotNil(r.payload),
 	}
 }
 
@@ -122,59 +107,11 @@ func (r *nullableEvent) event() convergo.Event {
 	return full.event()
 }
 
-const noHeaders = "{}"
-
-func headersText(h map[string]string) (string, error) {
-	if len(h) == 0 {
-		return noHeaders, nil
-	}
-	encoded, err := json.Marshal(h)
-	if err != nil {
-		return "", fmt.Errorf("headers: %w", err)
-	}
-	return string(encoded), nil
-}
-
-func headersOf(encoded string) (map[string]string, error) {
-	if encoded == noHeaders || encoded == "" {
-		return nil, nil
-	}
-	var h map[string]string
-	if err := json.Unmarshal([]byte(encoded), &h); err != nil {
-		return nil, fmt.Errorf("headers %.80q are no JSON object of texts: %w", encoded, err)
-	}
-	return h, nil
-}
-
-// headersOfRow gives what is no JSON object of texts to the relay, which buries the event; an error here would stop the whole outbox
-// for one row.
-func headersOfRow(encoded string) map[string]string {
-	h, err := headersOf(encoded)
-	if err != nil {
-		return map[string]string{relay.UnreadableHeaders: clip(encoded)}
-	}
-	return h
-}
-
-// notNil: nil is NULL; no bytes are bytes.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
 // readable is a text as PostgreSQL takes it: what came out of a malformed message may be no UTF-8, or have zero bytes.
 func readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// maxErrorBytes bounds the texts of errors that are kept.
-const maxErrorBytes = 2000
-
 func clip(text string) string {
-	if len(text) > maxErrorBytes {
-		text = text[:maxErrorBytes]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
+	return strings.ReplaceAll(stored.Clip(text, stored.MaxErrorBytes), "\x00", "")
 }

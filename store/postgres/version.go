@@ -2,11 +2,10 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 
-	"github.com/pressly/goose/v3/database"
+	"github.com/convergo/convergo/store/internal/schema"
 )
 
 // Version tells how far a set of migrations has come here, 0 when none of it was applied, and the newest that fsys has. It writes
@@ -14,7 +13,7 @@ import (
 // database that this program must not run with wraps ErrNewer; have may be above newest when it may.
 func (s *Store) Version(ctx context.Context, set string, fsys fs.FS) (have, newest int64, err error) {
 	if fsys == nil {
-		if set, fsys, err = engineSet(); err != nil {
+		if set, fsys, err = schema.Engine(migrationFiles); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -22,12 +21,6 @@ func (s *Store) Version(ctx context.Context, set string, fsys fs.FS) (have, newe
 		return 0, 0, fmt.Errorf("postgres store %s: version: %w", s.opts.Name, err)
 	}
 	return have, newest, nil
-}
-
-// engineSet is the engine's own migrations.
-func engineSet() (set string, fsys fs.FS, err error) {
-	fsys, err = fs.Sub(migrationFiles, "migrations")
-	return "engine", fsys, err
 }
 
 func (s *Store) version(ctx context.Context, set string, fsys fs.FS) (have, newest int64, err error) {
@@ -40,16 +33,6 @@ func (s *Store) version(ctx context.Context, set string, fsys fs.FS) (have, newe
 	if err != nil {
 		return 0, 0, err
 	}
-	sources := provider.ListSources()
-	newest = sources[len(sources)-1].Version
-	table := versions{table: s.qualified("goose_" + set)}
-	there, err := table.TableExists(ctx, db)
-	if err != nil || !there {
-		return 0, newest, err
-	}
-	have, err = table.GetLatestVersion(ctx, db)
-	if errors.Is(err, database.ErrVersionNotFound) {
-		err = nil
-	}
-	return have, newest, err
+	have, err = s.applied(ctx, db, set)
+	return have, schema.Newest(provider), err
 }

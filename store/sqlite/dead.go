@@ -14,12 +14,13 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // DeadEvents implements ops.Outbox.
 func (s *Store) DeadEvents(ctx context.Context, limit int, after int64) (dead []ops.DeadEvent, err error) {
 	err = s.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-		room := within(ops.MaxPageBytes)
+		room := stored.Within(ops.MaxPageBytes)
 		dead, err = list(ctx, tx, func(rows *sql.Rows) (d ops.DeadEvent, err error) {
 			var at int64
 			d.Event, err = scanEvent(rows, &d.ID, &d.Attempts, &d.Error, &d.Place, &at, &d.Held, &d.PayloadBytes)
@@ -173,7 +174,7 @@ func (s *Store) writtenSince(ctx context.Context, since int64) (low, high int64,
 // DeadLetters implements ops.Inbox.
 func (s *Store) DeadLetters(ctx context.Context, consumer string, limit int, after string) (letters []ops.DeadLetter, err error) {
 	err = s.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-		room := within(ops.MaxPageBytes)
+		room := stored.Within(ops.MaxPageBytes)
 		letters, err = list(ctx, tx, func(rows *sql.Rows) (l ops.DeadLetter, err error) {
 			var died, closed int64
 			l.Event, err = scanEvent(rows, &l.ID, &l.Consumer, &l.Attempts, &l.Error, &l.Place, &died, &l.Held, &l.State, &closed,

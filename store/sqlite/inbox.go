@@ -11,6 +11,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Mark implements inbox.Store. A fresh mark is one statement, two with refuseStale. Versions are kept of the marks that
@@ -97,14 +98,14 @@ func (s *Store) Enqueue(ctx context.Context, tx convergo.Tx, consumer string, ev
 func (s *Store) enqueue(
 	ctx context.Context, tx convergo.Tx, statement, consumer string, e *convergo.Event, attempts int, lastError string, now time.Time,
 ) (int64, error) {
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return 0, err
 	}
 	key, aggregate, payload := e.Key.Digest(), e.Aggregate.Digest(), sha256.Sum256(e.Payload)
 	return s.exec(ctx, tx, statement, consumer, key[:], aggregate[:], int64(attempts), lastError, convergo.Micros(now),
 		convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID,
-		string(e.Key), headers, notNil(e.Payload), payload[:])
+		string(e.Key), headers, stored.NotNil(e.Payload), payload[:])
 }
 
 // messageKey is what a message is known by in inbox_waiting.
@@ -181,7 +182,7 @@ func (s *Store) Queue(
 	ctx context.Context, tx convergo.Tx, consumer string, aggregate convergo.Aggregate, most int, now time.Time,
 ) ([]inbox.Queued, error) {
 	digest := aggregate.Digest()
-	room := within(inbox.MaxQueueBytes)
+	room := stored.Within(inbox.MaxQueueBytes)
 	messages, err := list(ctx, tx, func(rows *sql.Rows) (m inbox.Queued, err error) {
 		if m.Event, err = scanEvent(rows, &m.Position, &m.Attempts, &m.LastError); err == nil {
 			err = room(m.Event)
@@ -240,7 +241,7 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 			return err
 		}
 	}
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return err
 	}
@@ -248,9 +249,9 @@ func (s *Store) bury(ctx context.Context, tx convergo.Tx, consumer string, f *in
 	if hold {
 		holds = 1
 	}
-	_, err = s.exec(ctx, tx, "InsertDeadLetter", newID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
+	_, err = s.exec(ctx, tx, "InsertDeadLetter", stored.NewID(now), consumer, holds, key[:], aggregate[:], position, int64(f.Attempts), us,
 		clip(f.Place), clip(f.Error), convergo.Micros(e.CreatedAt), e.Version, int64(e.MaxAttempts), e.Topic, e.Type, e.Aggregate.Type,
-		e.Aggregate.ID, e.MessageID, string(e.Key), headers, notNil(e.Payload))
+		e.Aggregate.ID, e.MessageID, string(e.Key), headers, stored.NotNil(e.Payload))
 	if err != nil {
 		return err
 	}

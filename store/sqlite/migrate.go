@@ -8,13 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"regexp"
 
 	"github.com/pressly/goose/v3"
-)
 
-// setName of migrations is part of a table's name.
-var setName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
+	"github.com/convergo/convergo/store/internal/schema"
+)
 
 // Migrate brings a named set of migrations (goose's format: 00001_name.sql with "-- +goose Up") up to date, each in a
 // transaction of its own, with a version table "goose_<set>" of its own. A database that has a migration which fsys lacks
@@ -63,8 +61,8 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) error {
 }
 
 func provide(db *sql.DB, set string, fsys fs.FS) (*goose.Provider, error) {
-	if !setName.MatchString(set) {
-		return nil, fmt.Errorf("set %q: its name must be lower-case letters, digits and _", set)
+	if err := schema.ValidateName(set); err != nil {
+		return nil, err
 	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, db, fsys,
 		goose.WithTableName("goose_"+set), goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
@@ -89,29 +87,32 @@ func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead 
 	if err != nil {
 		return false, err
 	}
+	have, err := applied(ctx, db, set)
+	if err != nil {
+		return false, err
+	}
+	newest := schema.Newest(provider)
+	return schema.Ahead(set, have, newest, func() (strangers int, err error) {
+		err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
+			SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`,
+			newest, set, newest).Scan(&strangers)
+		return strangers, err
+	}, ErrNewer)
+}
+
+// applied is the version of a set in the database, 0 when it has none.
+func applied(ctx context.Context, db *sql.DB, set string) (version int64, err error) {
 	var there int
 	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", "goose_"+set).Scan(&there)
 	if err != nil {
-		return false, fmt.Errorf("read the schema: %w", err)
+		return 0, fmt.Errorf("read the schema: %w", err)
 	}
 	if there == 0 {
-		return false, nil
+		return 0, nil
 	}
-	var version int64
 	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&version)
 	if err != nil {
-		return false, fmt.Errorf("read the version of set %s: %w", set, err)
+		return 0, fmt.Errorf("read the version of set %s: %w", set, err)
 	}
-	sources := provider.ListSources()
-	newest := sources[len(sources)-1].Version
-	if version <= newest {
-		return false, nil
-	}
-	var strange int // newer migrations that do not say that this program may run with them
-	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM goose_"+set+` AS g WHERE g.is_applied = 1 AND g.version_id > ? AND NOT EXISTS (
-		SELECT 1 FROM migration_compatible AS c WHERE c.set_name = ? AND c.version = g.version_id AND c.least <= ?)`, newest, set, newest).Scan(&strange)
-	if err != nil || strange > 0 {
-		return false, errors.Join(fmt.Errorf("set %s has version %d, this program knows %d: %w", set, version, newest, ErrNewer), err)
-	}
-	return true, nil
+	return version, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Insert implements outbox.Store. tx may be a transaction of this store or any other transaction on the same file, for
@@ -27,14 +28,14 @@ func (s *Store) Insert(ctx context.Context, tx convergo.Tx, events []convergo.Ev
 }
 
 func (s *Store) insertEvent(ctx context.Context, tx convergo.Tx, e *convergo.Event) (int64, error) {
-	headers, err := headersText(e.Headers)
+	headers, err := stored.HeadersText(e.Headers)
 	if err != nil {
 		return 0, err
 	}
 	key, aggregate := e.Key.Digest(), e.Aggregate.Digest()
 	return s.exec(ctx, tx, "InsertEvent", convergo.Micros(e.CreatedAt), convergo.Micros(e.DeliverAt), int64(laneOf(aggregate)), e.Version,
 		int64(e.MaxAttempts), key[:], aggregate[:], e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, string(e.Key),
-		headers, notNil(e.Payload))
+		headers, stored.NotNil(e.Payload))
 }
 
 // laneOf is Aggregate.Lane of a digest that is known already.

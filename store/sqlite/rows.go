@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // exec runs a named statement in tx and returns how many rows it affected. Arguments are int64, string, []byte only. In a
@@ -142,21 +142,6 @@ func (s *Store) snapshot(ctx context.Context, fn func(c *cachingConn) error) err
 	})
 }
 
-// errEnough ends a list before the row at which it is answered.
-var errEnough = errors.New("enough")
-
-// within answers errEnough when the payloads of a list's rows become more than a number of bytes, at the second of them at the soonest.
-func within(bytes int) func(e convergo.Event) error {
-	rows, sum := 0, 0
-	return func(e convergo.Event) error {
-		sum += len(e.Payload)
-		if rows++; rows > 1 && sum > bytes {
-			return errEnough
-		}
-		return nil
-	}
-}
-
 // list collects the rows of a query on tx.
 func list[T any](
 	ctx context.Context, tx convergo.Tx, scan func(rows *sql.Rows) (T, error), query string, args ...any,
@@ -172,7 +157,7 @@ func list[T any](
 	}()
 	for rows.Next() {
 		item, err := scan(rows)
-		if errors.Is(err, errEnough) {
+		if errors.Is(err, stored.ErrEnough) {
 			return found, nil
 		}
 		if err != nil {
@@ -197,7 +182,7 @@ func eventOf(v []driver.Value) (e convergo.Event, err error) {
 		MaxAttempts: int(integer(v[3])), Topic: text(v[4]), Type: text(v[5]), Aggregate: convergo.Aggregate{Type: text(v[6]), ID: text(v[7])},
 		MessageID: text(v[8]), Key: convergo.Key(text(v[9])), Payload: bytesOf(v[11]),
 	}
-	e.Headers = headersOfRow(text(v[10]))
+	e.Headers = relay.HeadersOf(text(v[10]))
 	return e, nil
 }
 
@@ -217,7 +202,7 @@ func eventOfTexts(v []driver.Value) (e convergo.Event, ok bool) {
 		MaxAttempts: int(integer(v[3])), Payload: bytesOf(v[4]),
 	}
 	e.Topic, e.Type, e.Aggregate.Type, e.Aggregate.ID, e.MessageID, e.Key = next(), next(), next(), next(), next(), convergo.Key(next())
-	e.Headers = headersOfRow(joined)
+	e.Headers = relay.HeadersOf(joined)
 	return e, true
 }
 
@@ -271,57 +256,7 @@ func bytesOf(v driver.Value) []byte {
 	return nil
 }
 
-const noHeaders = "{}"
-
-func headersText(h map[string]string) (string, error) {
-	if len(h) == 0 {
-		return noHeaders, nil
-	}
-	encoded, err := json.Marshal(h)
-	if err != nil {
-		return "", fmt.Errorf("headers: %w", err)
-	}
-	return string(encoded), nil
-}
-
-func headersOf(encoded string) (map[string]string, error) {
-	if encoded == noHeaders || encoded == "" {
-		return nil, nil
-	}
-	var h map[string]string
-	if err := json.Unmarshal([]byte(encoded), &h); err != nil {
-		return nil, fmt.Errorf("headers %.80q are no JSON object of texts: %w", encoded, err)
-	}
-	return h, nil
-}
-
-// headersOfRow gives what is no JSON object of texts to the relay, which buries the event; an error here would stop the whole outbox
-// for one row.
-func headersOfRow(encoded string) map[string]string {
-	h, err := headersOf(encoded)
-	if err != nil {
-		return map[string]string{relay.UnreadableHeaders: clip(encoded)}
-	}
-	return h
-}
-
-// notNil: the driver binds nil as NULL; no bytes are bytes.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
-
-// maxErrorBytes bounds the texts of errors that are kept.
-const maxErrorBytes = 2000
-
-func clip(text string) string {
-	if len(text) > maxErrorBytes {
-		text = text[:maxErrorBytes]
-	}
-	return strings.ToValidUTF8(text, "")
-}
+func clip(text string) string { return stored.Clip(text, stored.MaxErrorBytes) }
 
 // appendID and appendDigest build JSON arrays by hand: a claim or a settlement makes one per batch.
 func appendID(list []byte, id int64) []byte {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+
+	"github.com/convergo/convergo/store/internal/schema"
 )
 
 // Version tells how far a set of migrations has come here, 0 when none of it was applied, and the newest that fsys has. It writes
@@ -11,7 +13,7 @@ import (
 // database that this program must not run with wraps ErrNewer; have may be above newest when it may.
 func (s *Store) Version(ctx context.Context, set string, fsys fs.FS) (have, newest int64, err error) {
 	if fsys == nil {
-		if set, fsys, err = engineSet(); err != nil {
+		if set, fsys, err = schema.Engine(migrationFiles); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -19,12 +21,6 @@ func (s *Store) Version(ctx context.Context, set string, fsys fs.FS) (have, newe
 		return 0, 0, fmt.Errorf("sqlite store %s: version: %w", s.opts.Name, s.explain(err))
 	}
 	return have, newest, nil
-}
-
-// engineSet is the engine's own migrations.
-func engineSet() (set string, fsys fs.FS, err error) {
-	fsys, err = fs.Sub(migrationFiles, "migrations")
-	return "engine", fsys, err
 }
 
 func (s *Store) version(ctx context.Context, set string, fsys fs.FS) (have, newest int64, err error) {
@@ -35,13 +31,6 @@ func (s *Store) version(ctx context.Context, set string, fsys fs.FS) (have, newe
 	if err != nil {
 		return 0, 0, err
 	}
-	sources := provider.ListSources()
-	newest = sources[len(sources)-1].Version
-	var there int
-	err = s.read.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", "goose_"+set).Scan(&there)
-	if err != nil || there == 0 {
-		return 0, newest, err
-	}
-	err = s.read.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM goose_"+set+" WHERE is_applied = 1").Scan(&have)
-	return have, newest, err
+	have, err = applied(ctx, s.read, set)
+	return have, schema.Newest(provider), err
 }
