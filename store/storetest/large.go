@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +138,7 @@ type sqlStore interface {
 func MendLargeRows(t *testing.T, store sqlStore) {
 	t.Helper()
 	ctx, now, a := t.Context(), time.Now(), orderIn(11, 0)
-	list := append(tooLarge(a)[:2], event(a, 3))
+	list := slices.Concat(tooLarge(a)[:2], []convergo.Event{event(a, 3)})
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
