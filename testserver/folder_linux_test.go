@@ -57,10 +57,9 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// A server that was paused is ended as well, and so are the processes that it started itself.
-func TestATestThatIsKilledLeavesNoServersAndTheNextOneRemovesItsFolders(t *testing.T) {
-	_, err := postgresBin()
-	Must(t, err)
+// emptyTemp makes the folder for temporary files an empty one.
+func emptyTemp(t *testing.T) string {
+	t.Helper()
 	tmp, err := os.MkdirTemp("", "sweep-") // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +73,13 @@ func TestATestThatIsKilledLeavesNoServersAndTheNextOneRemovesItsFolders(t *testi
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", tmp)
-	child := exec.Command(os.Args[0])
+	return tmp
+}
+
+// abandoned starts a test that has two servers; the second one is paused.
+func abandoned(t *testing.T) (child *exec.Cmd, dirs []string) {
+	t.Helper()
+	child = exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), abandonEnv+"=yes")
 	out, err := child.StdoutPipe()
 	if err != nil {
@@ -85,10 +90,19 @@ func TestATestThatIsKilledLeavesNoServersAndTheNextOneRemovesItsFolders(t *testi
 	}
 	t.Cleanup(func() { _ = child.Process.Kill() }) // when the test has failed before it did that
 	line, err := bufio.NewReader(out).ReadString('\n')
-	dirs := strings.Fields(line)
+	dirs = strings.Fields(line)
 	if err != nil || len(dirs) != 2 || dirs[0] == "error" {
 		t.Fatalf("%q, %v", line, err)
 	}
+	return child, dirs
+}
+
+// A server that was paused is ended as well, and so are the processes that it started itself.
+func TestATestThatIsKilledLeavesNoServersAndTheNextOneRemovesItsFolders(t *testing.T) {
+	_, err := postgresBin()
+	Must(t, err)
+	tmp := emptyTemp(t)
+	child, dirs := abandoned(t)
 	for _, dir := range dirs {
 		if n := len(inside(dir)); n < 5 {
 			t.Errorf("%d processes of a server in %s", n, dir)

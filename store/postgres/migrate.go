@@ -117,7 +117,8 @@ func (s *Store) refuseNewer(ctx context.Context, set string, fsys fs.FS) (ahead 
 	newest := schema.Newest(provider)
 	return schema.Ahead(set, have, newest, func() (strangers int, err error) {
 		err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+s.qualified("goose_"+set)+
-			" AS g WHERE g.is_applied AND g.version_id > $1 AND NOT EXISTS (SELECT 1 FROM "+s.qualified("migration_compatible")+" AS c WHERE c.set_name = $2 AND c.version = g.version_id AND c.least <= $1)", newest, set).Scan(&strangers)
+			" AS g WHERE g.is_applied AND g.version_id > $1 AND NOT EXISTS (SELECT 1 FROM "+s.qualified("migration_compatible")+
+			" AS c WHERE c.set_name = $2 AND c.version = g.version_id AND c.least <= $1)", newest, set).Scan(&strangers)
 		return strangers, err
 	}, ErrNewer)
 }
