@@ -144,8 +144,8 @@ func TestLateChunksOfAStoreDeleteWhatIsFinishedAndNothingElse(t *testing.T) {
 		var asked []int
 		r := retain.New([]retain.Job{{Name: "sent", Keep: time.Minute, Purge: func(ctx context.Context, before time.Time, most int) (n int, err error) {
 			asked = append(asked, most)
-			for range most { // one row after another, 5 s each
-				<-time.After(5 * time.Second)
+			for range most { // one row after another, nearly 5 s each: six in the time of a chunk
+				<-time.After(5*time.Second - time.Millisecond)
 				done := 0
 				if done, err = s.PurgeSent(ctx, before, 1); err != nil || done == 0 {
 					break
