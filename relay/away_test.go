@@ -21,6 +21,15 @@ func stock(n int) convergo.Event {
 	return e
 }
 
+// waiting is a store with two events of each of n orders, a receiver of theirs that is away, and the broker between them.
+func waiting(t *testing.T, n int) (*memory.Store, *door, *broker) {
+	t.Helper()
+	store, d := memory.New(), &door{}
+	d.away.Store(true)
+	many(t, store, n)
+	return store, d, &broker{answer: d.answer}
+}
+
 // many writes one event of each of n orders, and then a second one.
 func many(t *testing.T, store *memory.Store, n int) {
 	t.Helper()
@@ -53,10 +62,7 @@ func TestHoweverManyAggregatesWaitForAReceiverFewOfThemAreTried(t *testing.T) {
 	for _, n := range []int{1, 100, 10_000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, d := memory.New(), &door{}
-				d.away.Store(true)
-				b := &broker{answer: d.answer}
-				many(t, store, n)
+				store, d, b := waiting(t, n)
 				r := start(store, b, relay.Config{})
 				until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= int64(n) })
 				for minute := 1; minute <= 10; minute++ {
@@ -133,10 +139,7 @@ func TestAReceiverThatComesAndGoesIsNotRunOver(t *testing.T) {
 func TestARelayThatIsStartedAnewTriesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5000
-		store, d := memory.New(), &door{}
-		d.away.Store(true)
-		b := &broker{answer: d.answer}
-		many(t, store, n)
+		store, d, b := waiting(t, n)
 		r := start(store, b, relay.Config{})
 		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
 		pass(5 * time.Minute)
@@ -170,10 +173,7 @@ func isNoticedSoon(t *testing.T, byNews bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
 		want := 2 * n
-		store, d := memory.New(), &door{}
-		d.away.Store(true)
-		b := &broker{answer: d.answer}
-		many(t, store, n)
+		store, d, b := waiting(t, n)
 		r := start(store, b, relay.Config{})
 		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
 		pass(time.Hour)
@@ -232,10 +232,7 @@ func (t told) RetryAt() time.Time { return t.at }
 func TestTheStoreFailsWhileOthersAreReleasedAndTheyFollowLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 500
-		store, d := memory.New(), &door{}
-		d.away.Store(true)
-		b := &broker{answer: d.answer}
-		many(t, store, n)
+		store, d, b := waiting(t, n)
 		door := &faulty{Store: store}
 		r := start(door, b, relay.Config{})
 		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
@@ -261,10 +258,7 @@ func TestTheStoreFailsWhileOthersAreReleasedAndTheyFollowLater(t *testing.T) {
 func TestEachOfSeveralRelaysLetsItsOwnFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5000
-		store, d := memory.New(), &door{}
-		d.away.Store(true)
-		b := &broker{answer: d.answer}
-		many(t, store, n)
+		store, d, b := waiting(t, n)
 		relays := []*running{start(store, b, relay.Config{Name: "first"})}
 		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
 		pass(10 * time.Minute)

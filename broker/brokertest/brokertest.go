@@ -96,6 +96,9 @@ func RunOne(t *testing.T, name string, b Backend) {
 	t.Helper()
 	for _, l := range laws() {
 		if l.name == name {
+			if l.needs != nil && !l.needs(b) {
+				t.Fatalf("the backend does not declare what the law %s is about", name)
+			}
 			l.run(t, b)
 			return
 		}
@@ -104,6 +107,9 @@ func RunOne(t *testing.T, name string, b Backend) {
 }
 
 func (l law) run(t *testing.T, b Backend) {
+	if b.Guarantees.InstancesShare && b.Another == nil {
+		t.Fatal("the backend's instances share, and it has no Another to show it")
+	}
 	b.Guarantees.Prompt = cmp.Or(b.Guarantees.Prompt, 5*time.Second)
 	b.Guarantees.MaxPayload = cmp.Or(b.Guarantees.MaxPayload, convergo.MaxPayloadBytes)
 	if l.needs == nil || l.needs(b) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // The platform lives on while its broker is replaced by an empty one. What is sent again from the outboxes must reach every consumer,
 // and so must what is sent afterwards, in the life of this process and of the next one: a position of the old data that was kept or
 // committed would pass over events without a word.
-func TestABrokerThatLostItsPositionsTooIsRefilledByAReplay(t *testing.T) {
+func TestABrokerThatLostItsDataIsRefilledByAReplayWhileThePlatformRuns(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (address string, empty func() error){
 		"kafka": func(t *testing.T) (string, func() error) {
 			s := testserver.Own(t, testserver.OpenKafka)
@@ -20,6 +21,18 @@ func TestABrokerThatLostItsPositionsTooIsRefilledByAReplay(t *testing.T) {
 		"rabbitmq": func(t *testing.T) (string, func() error) {
 			s := testserver.Own(t, func() (*testserver.RabbitMQ, error) { return testserver.OpenRabbitMQ() })
 			return "amqp://" + s.User + ":" + s.Password + "@" + s.Addr, s.Empty
+		},
+		"nats": func(t *testing.T) (string, func() error) {
+			s := testserver.Own(t, testserver.OpenNATS)
+			return s.URL + "/?lease=2s", s.Empty
+		},
+		"redis": func(t *testing.T) (string, func() error) {
+			s := testserver.Own(t, testserver.OpenRedis)
+			return "redis://" + s.Addr, s.Empty
+		},
+		"rocketmq": func(t *testing.T) (string, func() error) {
+			s := testserver.Own(t, testserver.OpenRocketMQ)
+			return fmt.Sprintf("rocketmq://%s?cluster=%s&lease=%v", s.NameServer, s.Cluster, s.LockTerm), s.Empty
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

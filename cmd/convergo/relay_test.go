@@ -162,6 +162,11 @@ func TestReplaySendsAnApplicationsEventsAgain(t *testing.T) {
 			t.Fatalf("%d: %s%s", r.code, r.out.String(), r.err.String())
 		}
 	}
+	// The guide has it in the environment and in the relay's file, as the database of that one application.
+	r := runProgram(t.Context(), "replay", "--outbox", "sqlite:"+path, "--database", "sqlite:"+path, "--since", "1h")
+	if r.code != 0 {
+		t.Errorf("with --database: %d %s", r.code, r.err.String())
+	}
 	if claim, err = store.Claim(t.Context(), leases, 10, time.Now()); err != nil || len(claim.Events) != 2 {
 		t.Errorf("%d events are pending, %v; want both, once each", len(claim.Events), err)
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Record implements ops.Trail.
@@ -21,12 +21,9 @@ func (s *Store) Record(ctx context.Context, a ops.Act) error {
 
 // record writes down what a person did; when it is committed the log tells it.
 func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
-	a = a.Cut()
-	from, to := a.States()
-	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By,
-		convergo.Micros(a.At))
+	_, err := s.exec(ctx, tx, "RecordAct", stored.ActRow(a)...)
 	if err == nil {
-		tx.AfterCommit(func() { s.opts.Log.Info("a person acted", append([]any{"store", s.opts.Name}, a.Attrs()...)...) })
+		tx.AfterCommit(func() { stored.LogAct(s.opts.Log, s.opts.Name, a) })
 	}
 	return err
 }
@@ -35,12 +32,7 @@ func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
 func (s *Store) Acts(ctx context.Context, limit int, after int64) (acts []ops.Act, err error) {
 	err = s.reader(ctx, func(c session) error {
 		return c.each(ctx, "Acts", []any{after, int64(limit)}, func(rows pgx.Rows) error {
-			var (
-				a  ops.Act
-				at int64
-			)
-			err := rows.Scan(&a.Seq, &a.Target, &a.ID, &a.Move, &a.Reason, &a.Key, &a.By, &at)
-			a.At = convergo.FromMicros(at)
+			a, err := stored.ScanAct(rows.Scan)
 			acts = append(acts, a)
 			return err
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/ops"
+	"github.com/convergo/convergo/store/internal/stored"
 )
 
 // Record implements ops.Trail.
@@ -20,12 +21,9 @@ func (s *Store) Record(ctx context.Context, a ops.Act) error {
 
 // record writes down what a person did; when it is committed the log tells it.
 func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
-	a = a.Cut()
-	from, to := a.States()
-	_, err := s.exec(ctx, tx, "RecordAct", string(a.Target), a.ID, string(a.Move), from, to, a.Reason, string(a.Key), a.By,
-		convergo.Micros(a.At))
+	_, err := s.exec(ctx, tx, "RecordAct", stored.ActRow(a)...)
 	if err == nil {
-		tx.AfterCommit(func() { s.opts.Log.Info("a person acted", append([]any{"store", s.opts.Name}, a.Attrs()...)...) })
+		tx.AfterCommit(func() { stored.LogAct(s.opts.Log, s.opts.Name, a) })
 	}
 	return err
 }
@@ -33,12 +31,7 @@ func (s *Store) record(ctx context.Context, tx *Tx, a ops.Act) error {
 // Acts implements ops.Trail.
 func (s *Store) Acts(ctx context.Context, limit int, after int64) (acts []ops.Act, err error) {
 	err = s.View(ctx, func(ctx context.Context, tx convergo.Tx) error {
-		acts, err = list(ctx, tx, func(rows *sql.Rows) (a ops.Act, err error) {
-			var at int64
-			err = rows.Scan(&a.Seq, &a.Target, &a.ID, &a.Move, &a.Reason, &a.Key, &a.By, &at)
-			a.At = convergo.FromMicros(at)
-			return a, err
-		}, s.sql.Get("Acts"), after, limit)
+		acts, err = list(ctx, tx, func(rows *sql.Rows) (ops.Act, error) { return stored.ScanAct(rows.Scan) }, s.sql.Get("Acts"), after, limit)
 		return err
 	})
 	if err != nil {

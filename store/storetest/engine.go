@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/convergo/convergo"
@@ -23,14 +24,14 @@ func engineLaws[TX any]() []law[TX] {
 	}
 }
 
-// published is a broker that notes what it took.
-type published struct {
+// publisher is a broker that notes what it took.
+type publisher struct {
 	mu     sync.Mutex
 	events []convergo.Event
 	answer func(convergo.Event) error
 }
 
-func (p *published) Publish(_ context.Context, events []convergo.Event) []error {
+func (p *publisher) Publish(_ context.Context, events []convergo.Event) []error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	errs := make([]error, len(events))
@@ -45,29 +46,25 @@ func (p *published) Publish(_ context.Context, events []convergo.Event) []error 
 	return errs
 }
 
-func (p *published) count() int {
+func (p *publisher) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.events)
 }
 
 // once fails unless each of n events was taken once.
-func (p *published) once(r interface {
-	Helper()
-	Errorf(format string, args ...any)
-}, n int,
-) {
-	r.Helper()
+func (p *publisher) once(t testing.TB, n int) {
+	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	times := map[convergo.Key]int{}
 	for _, e := range p.events {
 		if times[e.Key]++; times[e.Key] > 1 {
-			r.Errorf("%s was sent %d times", e.Key, times[e.Key])
+			t.Errorf("%s was sent %d times", e.Key, times[e.Key])
 		}
 	}
 	if len(times) != n {
-		r.Errorf("%d events were sent, want %d", len(times), n)
+		t.Errorf("%d events were sent, want %d", len(times), n)
 	}
 }
 
@@ -124,7 +121,7 @@ func outageSpendsNothing[TX any](r *rig[TX]) {
 	const events, tries = 60, 20
 	r.fill(events)
 	refused := 0
-	p := &published{answer: func(convergo.Event) error {
+	p := &publisher{answer: func(convergo.Event) error {
 		if refused < tries {
 			refused++
 			return convergo.Unreachable(errors.New("connection refused"))
@@ -144,7 +141,7 @@ func outageSpendsNothing[TX any](r *rig[TX]) {
 func stoppedBetween[TX any](r *rig[TX]) {
 	const events = 50
 	r.fill(events)
-	p := &published{}
+	p := &publisher{}
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	confirmed := 0

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -67,25 +66,6 @@ func BuryLargeRows(t *testing.T, store relay.Store, operators ops.Outbox, rows, 
 			t.Errorf("%s is listed with %d of %d bytes, dead at %s: %s", d.Event.Key, len(d.Event.Payload), d.PayloadBytes, d.Place, d.Error)
 		}
 	}
-}
-
-// publisher counts what it is given.
-type publisher struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (p *publisher) Publish(_ context.Context, events []convergo.Event) []error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.n += len(events)
-	return make([]error, len(events))
-}
-
-func (p *publisher) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.n
 }
 
 // BuryLongText runs a relay over a store with one row, of which one text is far too long.
