@@ -58,6 +58,7 @@ type inFlight struct {
 	index   int
 	sending string // its number on the channel
 	confirm *amqp.DeferredConfirmation
+	refused error // by the channel: it is not on its way, and has no confirm
 }
 
 func (p *publication) chain() {
@@ -91,13 +92,12 @@ func (p *publication) send(ctx context.Context, i int) {
 	ch := p.outlet.ch
 	n := ch.GetNextPublishSeqNo()
 	confirm, err := ch.PublishWithDeferredConfirm(p.broker.exchange(e.Topic), p.broker.routingKey(e), true, false, encode(e, n))
-	if err != nil {
-		p.doubtful = true
-		p.fail(i, convergo.Unreachable(fmt.Errorf("publish %s: %w", e.Key, p.outlet.why(err))))
+	if err != nil { // the channel is closed, maybe over an earlier message: what becomes of that one decides about this one too
+		p.sent = append(p.sent, inFlight{index: i, refused: err})
 		return
 	}
 	p.broker.cfg.Probe.At("broker.sent")
-	p.sent = append(p.sent, inFlight{i, strconv.FormatUint(n, 10), confirm})
+	p.sent = append(p.sent, inFlight{index: i, sending: strconv.FormatUint(n, 10), confirm: confirm})
 }
 
 // prepare sees to a channel and to the topic's exchange.
@@ -116,6 +116,13 @@ func (p *publication) prepare(ctx context.Context, e convergo.Event) error {
 
 func (p *publication) settle(ctx context.Context, f inFlight) {
 	e := p.events[f.index]
+	if f.refused != nil {
+		if !p.resend(f) {
+			p.doubtful = true
+			p.fail(f.index, convergo.Unreachable(fmt.Errorf("publish %s: %w", e.Key, p.outlet.why(f.refused))))
+		}
+		return
+	}
 	var err error
 	select {
 	case <-f.confirm.Done():
@@ -184,7 +191,7 @@ var tooLarge = regexp.MustCompile(`message size (\d+) .*larger than .*size (\d+)
 // resend handles a channel that the server closed because one of the messages is above its limit: that one is refused for good by
 // the check before it is sent again, and the others, blameless, go out on another channel.
 func (p *publication) resend(f inFlight) bool {
-	if f.confirm.Acked() || !p.outlet.ch.IsClosed() {
+	if f.refused == nil && f.confirm.Acked() || !p.outlet.ch.IsClosed() {
 		return false
 	}
 	var e *amqp.Error

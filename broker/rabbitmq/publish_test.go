@@ -12,6 +12,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/testserver"
 )
 
 var orders = []convergo.Subject{{Topic: "order", Type: "OrderPaid"}}
@@ -135,14 +136,20 @@ func TestAnUnclaimedSubjectNeedsNoConsumer(t *testing.T) {
 	}
 }
 
+// takesLess has the server take 100,000 bytes at most while a test runs.
+func takesLess(t *testing.T, r *testserver.RabbitMQ) {
+	t.Helper()
+	limit := func(bytes int) {
+		_, err := r.Control("eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %d).", bytes))
+		must(t, err)
+	}
+	limit(100_000)
+	t.Cleanup(func() { limit(134_217_728) })
+}
+
 func TestCaseB07TheServersOwnSizeLimitRefusesOneEventAndItsNeighborsGoThrough(t *testing.T) {
 	r := shared(t)
-	_, err := r.Control("eval", "application:set_env(rabbit, max_message_size, 100000).")
-	must(t, err)
-	t.Cleanup(func() {
-		_, err := r.Control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
-		must(t, err)
-	})
+	takesLess(t, r)
 	b := open(t, config(r))
 	s := subscribe(t, b, "payment")
 	large := paid("m-2", 1)
@@ -159,6 +166,43 @@ func TestCaseB07TheServersOwnSizeLimitRefusesOneEventAndItsNeighborsGoThrough(t 
 	}
 	seen := map[convergo.Key]bool{}
 	for len(seen) < 2 {
+		seen[fetch(t, s, 1)[0].Event.Key] = true
+	}
+}
+
+// The server may have closed the channel over the large one before its neighbors are given to it.
+func TestWhatTheChannelRefusesAfterALargeEventIsSentOnAnotherOne(t *testing.T) {
+	r := shared(t)
+	takesLess(t, r)
+	var o *outlet
+	sent := 0
+	cfg := config(r)
+	cfg.Probe = func(point string) {
+		if point != "broker.sent" || o == nil {
+			return
+		}
+		if sent++; sent == 1 { // the large one
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for !o.ch.IsClosed() {
+				<-tick.C
+			}
+		}
+	}
+	b := open(t, cfg)
+	s := subscribe(t, b, "payment")
+	publish(t, b, paid("m-0", 1))
+	b.mu.Lock()
+	o = b.idle[len(b.idle)-1]
+	b.mu.Unlock()
+	large := paid("m-1", 1)
+	large.Payload = make([]byte, 120_000)
+	errs := b.Publish(t.Context(), []convergo.Event{large, paid("m-2", 1), paid("m-3", 1), paid("m-1", 2)})
+	if convergo.VerdictOf(errs[0]) != convergo.Park || errs[1] != nil || errs[2] != nil || errs[3] == nil {
+		t.Errorf("answers: %v", errs)
+	}
+	seen := map[convergo.Key]bool{}
+	for len(seen) < 3 {
 		seen[fetch(t, s, 1)[0].Event.Key] = true
 	}
 }
