@@ -23,6 +23,18 @@ type address struct {
 	hosts   []string // with ports where they are given
 }
 
+// schemeOf is what an address begins with, "" when that is no scheme. PostgreSQL's own tools write postgresql: as well.
+func schemeOf(text string) string {
+	scheme, _, found := strings.Cut(text, ":")
+	switch {
+	case !found:
+		return ""
+	case scheme == "postgresql":
+		return "postgres"
+	}
+	return scheme
+}
+
 // parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
 func parseAddress(text string) (address, error) {
 	scheme, rest, found := strings.Cut(text, "://")
@@ -40,7 +52,7 @@ func parseAddress(text string) (address, error) {
 		if path, _, _ := strings.Cut(rest[end:], "?"); at > 0 && strings.Contains(path, "@") {
 			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", scheme+":")
 		}
-		text = scheme + "://" + rest[:at] + rest[end:]
+		text = schemeOf(text) + "://" + rest[:at] + rest[end:]
 	}
 	u, err := url.Parse(text)
 	if err != nil {

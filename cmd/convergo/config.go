@@ -62,7 +62,7 @@ func (b backends) validate() error {
 	}
 	for _, service := range serviceNames() {
 		address := b.databaseURL("", service)
-		if scheme, _, ok := strings.Cut(address, ":"); !ok || !slices.Contains(databaseSchemes(), scheme) {
+		if !slices.Contains(databaseSchemes(), schemeOf(address)) {
 			return noAddress("--database", address, databaseSchemes())
 		}
 	}
@@ -73,7 +73,7 @@ func (b backends) validate() error {
 	if strings.HasPrefix(b.Broker, "webhook:") {
 		return errors.New("--broker webhook: only sends, to others; services need a broker that they can subscribe to")
 	}
-	if scheme, _, ok := strings.Cut(b.brokerURL(), ":"); !ok || !slices.Contains(brokerSchemes(), scheme) {
+	if !slices.Contains(brokerSchemes(), schemeOf(b.brokerURL())) {
 		return fmt.Errorf("--broker %q does not begin with one of %s", redacted(b.Broker), strings.Join(brokerSchemes(), ", "))
 	}
 	return nil
