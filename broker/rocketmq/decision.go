@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func (d decision) String() string {
 // decisions is the table of them.
 type decisions struct {
 	store Store
-	sql   sqltext.Set
+	texts sqltext.Set
 	now   func() time.Time
 }
 
@@ -54,16 +55,16 @@ func openDecisions(ctx context.Context, store Store, now func() time.Time) (*dec
 	if err := store.Migrate(ctx, "rocketmq", migrations); err != nil {
 		return nil, err
 	}
-	sql, err := sqltext.Load(files, "queries.sql", store.Dialect())
+	texts, err := sqltext.Load(files, "queries.sql", store.Dialect())
 	if err != nil {
 		return nil, err
 	}
-	return &decisions{store: store, sql: sql, now: now}, nil
+	return &decisions{store: store, texts: texts, now: now}, nil
 }
 
 // make inserts the decision in tx and tells whether it stands: not when another one was there.
 func (d *decisions) make(ctx context.Context, tx convergo.Tx, id string, what decision) (bool, error) {
-	result, err := tx.ExecContext(ctx, d.sql.Get("Decide"), id, int(what), convergo.Micros(d.now()))
+	result, err := tx.ExecContext(ctx, d.texts.Get("Decide"), id, int(what), convergo.Micros(d.now()))
 	if err != nil {
 		return false, fmt.Errorf("record the decision to %s %s: %w", what, id, err)
 	}
@@ -82,7 +83,7 @@ func (d *decisions) settle(ctx context.Context, id string) (stands decision, err
 		if err != nil || first {
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, d.sql.Get("Decision"), id).Scan(&stands); err != nil {
+		if err := tx.QueryRowContext(ctx, d.texts.Get("Decision"), id).Scan(&stands); err != nil {
 			return fmt.Errorf("the decision about %s: %w", id, err)
 		}
 		if stands != commit && stands != rollback {
@@ -97,7 +98,15 @@ func (d *decisions) settle(ctx context.Context, id string) (stands decision, err
 func (d *decisions) delivered(ctx context.Context, key convergo.Key) error {
 	digest := key.Digest()
 	return d.store.Update(ctx, func(ctx context.Context, tx convergo.Tx) error {
-		_, err := tx.ExecContext(ctx, d.sql.Get("Delivered"), digest[:])
+		var event int64
+		err := tx.QueryRowContext(ctx, d.texts.Get("EventID"), digest[:]).Scan(&event)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil // too old: a retention job has let it go
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, d.texts.Get("Delivered"), event)
 		return err
 	})
 }
@@ -110,7 +119,7 @@ func (d *decisions) purge(ctx context.Context, before time.Time, most int) (n in
 			return err
 		}
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, d.sql.Get("Forget"), id); err != nil {
+			if _, err := tx.ExecContext(ctx, d.texts.Get("Forget"), id); err != nil {
 				return err
 			}
 		}
@@ -121,7 +130,7 @@ func (d *decisions) purge(ctx context.Context, before time.Time, most int) (n in
 }
 
 func (d *decisions) old(ctx context.Context, tx convergo.Tx, before time.Time, most int) (ids []string, err error) {
-	rows, err := tx.QueryContext(ctx, d.sql.Get("OldDecisions"), convergo.Micros(before), most)
+	rows, err := tx.QueryContext(ctx, d.texts.Get("OldDecisions"), convergo.Micros(before), most)
 	if err != nil {
 		return nil, err
 	}

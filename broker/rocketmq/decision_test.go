@@ -9,6 +9,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outbox"
+	"github.com/convergo/convergo/sqltext"
 	"github.com/convergo/convergo/store/mysql"
 	"github.com/convergo/convergo/store/postgres"
 	"github.com/convergo/convergo/store/sqlite"
@@ -138,5 +139,34 @@ func TestADeliveredMessageIsTakenOutOfTheOutboxOnEachDatabase(t *testing.T) {
 		if n, err := d.purge(t.Context(), time.Now().Add(time.Minute), 10); n != 1 || err != nil {
 			t.Errorf("purged %d (%v), want 1", n, err)
 		}
+	})
+}
+
+func TestADeliveredMessageWaitsForNobodyElsesTransaction(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
+		box := outbox.New[convergo.Tx](db, outbox.Config{})
+		add := func(id string, inside func()) {
+			e := paid(id, 1)
+			e.DeliverAt = time.Now().Add(time.Hour)
+			if err := db.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+				err := box.Add(ctx, tx, e)
+				inside()
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		add("O-1", func() {})
+		add("O-2", func() {
+			if db.Dialect() == sqltext.SQLite {
+				return // one transaction at a time
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := d.delivered(ctx, paid("O-1", 1).Key); err != nil {
+				t.Errorf("another local transaction is open: %v", err)
+			}
+		})
 	})
 }
