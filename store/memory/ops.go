@@ -175,6 +175,9 @@ func (s *Store) RedriveLetter(ctx context.Context, id, by, reason string, now ti
 				return fmt.Errorf("letter %s (%s): letter %s: %w", id, d.event.Key, other, ops.ErrEarlierDead)
 			}
 		}
+		if _, queued := tx.now.inPlaces.get(messageKey(d.consumer, d.event)); queued && d.event.Key == "" {
+			return fmt.Errorf("letter %s: %w", id, ops.ErrQueued)
+		}
 		tx.closeLetter(d, ops.Redriven, by, reason, now)
 		tx.recordLetter(d, ops.MoveRedrive, by, reason, now)
 		tx.unmark(d.consumer, d.event)

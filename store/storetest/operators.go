@@ -26,6 +26,7 @@ func operatorLaws[TX any]() []law[TX] {
 		{"a dead letter keeps payload, headers, error, attempts and place", deadLetterKept[TX]},
 		{"a redriven letter is applied again, before what came later", redrivenLetter[TX]},
 		{"redriving a later dead letter first is refused", laterLetterRefused[TX]},
+		{"a letter without a key is not redriven while one like it waits in the queue", keylessLettersApart[TX]},
 		{"a discarded letter stays done with and its aggregate goes on", discardedLetter[TX]},
 		{"redriving a letter whose key was applied with another payload applies nothing", mismatchRedriven[TX]},
 		{"what a person does is on record for good, with who, why and when", trail[TX]},
@@ -341,6 +342,25 @@ func redrivenLetter[TX any](r *rig[TX]) {
 	if list := queues["3"]; len(list) == 0 || list[0].Event.Version != 1 {
 		r.Errorf("due with a failed one behind it: %v", queuedVersions(list))
 	}
+}
+
+// keylessLettersApart: without a key nothing tells two messages apart that are alike, and a queue keeps one of them.
+func keylessLettersApart[TX any](r *rig[TX]) {
+	alike := convergo.Event{Topic: "order", Type: "OrderChanged", Aggregate: order("1"), Payload: []byte("{ broken")}
+	r.bury(consumer, alike, 1, false)
+	r.bury(consumer, alike, 1, false)
+	list := r.letters(consumer)
+	equal(r, "letters", len(list), 2)
+	r.must(r.Operators.RedriveLetter(r.ctx, list[0].ID, "ann", "", r.base))
+	r.wantError("redriving the other one", r.Operators.RedriveLetter(r.ctx, list[1].ID, "ann", "", r.base), ops.ErrQueued)
+	equal(r, "open letters", len(r.letters(consumer)), 1)
+	queues, _ := r.due(consumer, 0)
+	equal(r, "messages in the queue", len(queues["1"]), 1)
+	r.update(func(ctx context.Context, tx TX) error { return r.Parking.Dequeue(ctx, tx, consumer, alike, r.base) })
+	r.must(r.Operators.RedriveLetter(r.ctx, list[1].ID, "ann", "", r.base))
+	queues, _ = r.due(consumer, 0)
+	equal(r, "messages in the queue when the first one was through", len(queues["1"]), 1)
+	equal(r, "open letters in the end", len(r.letters(consumer)), 0)
 }
 
 func laterLetterRefused[TX any](r *rig[TX]) {
