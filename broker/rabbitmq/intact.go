@@ -43,15 +43,15 @@ func (b *Broker) intact(ctx context.Context, conn *amqp.Connection) error {
 	}
 	if w.seen != conn {
 		lost, err := b.testify(conn)
-		if err != nil {
-			return outage(fmt.Errorf("queue %s: %w", w.name, err))
-		}
-		w.seen = conn
-		if lost {
+		if lost { // whatever failed since: the next look may find the new witness
 			w.bare, w.until = true, time.Now().Add(b.cfg.Timeout)
 			b.cfg.Log.Warn("rabbitmq has lost its data: the queues are made again, and nothing is published until all processes had time for "+
 				"that; `convergo replay --since` refills them from the outbox when all consumers run", "wait", b.cfg.Timeout)
 		}
+		if err != nil {
+			return outage(fmt.Errorf("queue %s: %w", w.name, err))
+		}
+		w.seen = conn
 	}
 	if w.bare {
 		if err := b.restore(ctx, conn); err != nil {

@@ -93,3 +93,45 @@ func TestAServerThatWasRestartedIsIntact(t *testing.T) {
 		}
 	}
 }
+
+// The new witness is made, and then something goes wrong: the next look finds it, and must not forget that the one of before was gone.
+func TestALossIsRememberedWhateverFailsWhileItIsSeen(t *testing.T) {
+	r := shared(t)
+	may := func(read string) {
+		_, err := r.Control("set_permissions", "writer", ".*", ".*", read)
+		must(t, err)
+	}
+	_, err := r.Control("add_user", "writer", "her-secret")
+	must(t, err)
+	may(".*")
+	cfg := config(r)
+	cfg.User, cfg.Password, cfg.Timeout = "writer", "her-secret", time.Minute
+	b := open(t, cfg)
+	subscribe(t, b, "payment")
+	publish(t, b, paid("O-1", 1))
+	_, err = channel(t, r).QueueDelete(b.witness.name, false, false, false)
+	must(t, err)
+	may("^((?!witness).)*$") // so that it cannot be read
+	b.publish.mu.Lock()
+	_ = b.publish.raw.Close()
+	b.publish.mu.Unlock()
+	refusal := func(says string) {
+		t.Helper()
+		again := time.NewTicker(20 * time.Millisecond)
+		defer again.Stop()
+		for deadline := time.Now().Add(20 * time.Second); ; <-again.C {
+			err := b.Publish(t.Context(), []convergo.Event{paid("O-1", 2)})[0]
+			switch {
+			case err == nil:
+				t.Fatal("it was published")
+			case strings.Contains(err.Error(), says):
+				return
+			case time.Now().After(deadline):
+				t.Fatal(err)
+			}
+		}
+	}
+	refusal("ACCESS_REFUSED")
+	may(".*")
+	refusal("nothing is published for another")
+}
