@@ -54,8 +54,8 @@ func (b *Broker) intact(ctx context.Context, conn *amqp.Connection) error {
 		w.seen = conn
 	}
 	if w.bare {
-		if err := b.restore(ctx, conn); err != nil {
-			return fmt.Errorf("rabbitmq has lost its data, and its queues cannot be made again: %w", err)
+		if err := b.restore(ctx, conn); err != nil { // no event's fault, whatever it is
+			return outage(fmt.Errorf("rabbitmq has lost its data, and its queues cannot be made again: %w", err))
 		}
 		w.bare = false
 	}

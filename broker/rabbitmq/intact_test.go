@@ -135,3 +135,33 @@ func TestALossIsRememberedWhateverFailsWhileItIsSeen(t *testing.T) {
 	may(".*")
 	refusal("nothing is published for another")
 }
+
+// Others use another number of partitions since the loss: that is no event's fault, and spends no attempts.
+func TestWhatKeepsTheQueuesFromBeingMadeAgainIsAnOutage(t *testing.T) {
+	r := shared(t)
+	b := open(t, config(r))
+	subscribe(t, b, "payment")
+	publish(t, b, paid("O-1", 1))
+	ch := channel(t, r)
+	for _, name := range []string{b.witness.name, b.cfg.Prefix + partitionsQueue} {
+		_, err := ch.QueueDelete(name, false, false, false)
+		must(t, err)
+	}
+	other := Broker{cfg: b.cfg}
+	other.cfg.Partitions = 4
+	must(t, other.declareMarker(ch))
+	b.publish.mu.Lock()
+	_ = b.publish.raw.Close()
+	b.publish.mu.Unlock()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for deadline := time.Now().Add(20 * time.Second); ; <-again.C {
+		err := b.Publish(t.Context(), []convergo.Event{paid("O-1", 2)})[0]
+		if convergo.VerdictOf(err) != convergo.Outage || time.Now().After(deadline) {
+			t.Fatalf("%s: %v", convergo.VerdictOf(err), err)
+		}
+		if strings.Contains(err.Error(), "another number") {
+			return
+		}
+	}
+}
