@@ -124,8 +124,14 @@ func (b *Broker) restore(ctx context.Context, conn *amqp.Connection) error {
 // withdraw takes the witness away.
 func (b *Broker) withdraw() {
 	w := &b.witness
-	<-w.turn
-	defer func() { w.turn <- struct{}{} }()
+	patience := time.NewTimer(b.cfg.Timeout)
+	defer patience.Stop()
+	select {
+	case <-w.turn:
+		defer func() { w.turn <- struct{}{} }()
+	case <-patience.C: // somebody still waits for the server; the queue goes by itself
+		return
+	}
 	if w.seen == nil || w.seen.IsClosed() {
 		return
 	}
@@ -137,8 +143,6 @@ func (b *Broker) withdraw() {
 			return err
 		})
 	}()
-	patience := time.NewTimer(b.cfg.Timeout)
-	defer patience.Stop()
 	err := errors.New("no answer in time")
 	select {
 	case err = <-gone:

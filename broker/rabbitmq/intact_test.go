@@ -165,3 +165,21 @@ func TestWhatKeepsTheQueuesFromBeingMadeAgainIsAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// A publish that its relay has given up may still wait for a server that does not answer.
+func TestCloseWaitsForNobodyWhoLooksForTheWitness(t *testing.T) {
+	cfg := config(shared(t))
+	cfg.Timeout = 2 * time.Second
+	b := open(t, cfg)
+	<-b.witness.turn // and never again
+	closed := make(chan struct{})
+	go func() { b.Close(); close(closed) }()
+	patience := time.NewTimer(20 * time.Second)
+	defer patience.Stop()
+	select {
+	case <-closed:
+	case <-patience.C:
+		t.Error("it does not end")
+		b.witness.turn <- struct{}{}
+	}
+}
