@@ -13,7 +13,8 @@
 //
 // What is promised: each endpoint gets each of its events at least once, and an aggregate's events in order. An event is sent
 // when all of its endpoints have answered 2xx. When only some have, the others are tried again alone for as long as this process
-// remembers it (Config.Remember); after a restart, or when it was forgotten, all get it again. Subscribers deduplicate by webhook-id.
+// remembers it (Config.Remember); after a restart, or when it was forgotten, all get it again, and all get a replay. Subscribers
+// deduplicate by webhook-id.
 //
 // A Receiver is the other side for services in Go: an http.Handler that verifies, and a source of deliveries for an inbox.
 package webhook

@@ -231,3 +231,53 @@ func TestWhatIsKeptOfLateAnswersAndUnsettledEventsIsBounded(t *testing.T) {
 		t.Error("another payload under the same key is taken for the event")
 	}
 }
+
+// Another relay has sent the event since, or somebody has discarded it. A replay must arrive all the same.
+func TestALateAnswerThatNobodyTookIsNoneForAReplay(t *testing.T) {
+	release, came := make(chan struct{}), make(chan struct{}, 9)
+	b := two(t, func(http.ResponseWriter, *http.Request) {
+		came <- struct{}{}
+		<-release
+	}, func(http.ResponseWriter, *http.Request) {}, Config{Patience: 20 * time.Millisecond})
+	e := paid("A", 1)
+	e.Position = 1
+	if err := b.Publish(t.Context(), []convergo.Event{e})[0]; convergo.VerdictOf(err) != convergo.Wait {
+		t.Errorf("on its way: %v", err)
+	}
+	close(release)
+	b.flying.Wait()
+	e.Position = 2
+	if err := b.Publish(t.Context(), []convergo.Event{e})[0]; err != nil {
+		t.Error(err)
+	}
+	if len(came) != 2 {
+		t.Errorf("%d requests were made", len(came))
+	}
+}
+
+// Nobody told this process that another relay has brought the event to its end.
+func TestAReplayGoesToEndpointsThatHadTheEventToo(t *testing.T) {
+	var came, status atomic.Int64
+	status.Store(http.StatusBadRequest)
+	secret, _ := key(t, "a")
+	has := serve(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
+	refuses := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })
+	b := open(t, Config{Endpoints: []Endpoint{
+		{Name: "has", URL: has, Secrets: []Secret{secret}}, {Name: "refuses", URL: refuses, Secrets: []Secret{secret}},
+	}})
+	e := paid("A", 1)
+	e.Position = 1
+	for range 2 {
+		if err := b.Publish(t.Context(), []convergo.Event{e})[0]; err == nil {
+			t.Error("one has refused it")
+		}
+	}
+	if n := came.Load(); n != 1 {
+		t.Errorf("it came %d times before the replay", n)
+	}
+	e.Position = 2
+	status.Store(http.StatusOK)
+	if err := b.Publish(t.Context(), []convergo.Event{e})[0]; err != nil || came.Load() != 2 {
+		t.Errorf("it came %d times, %v", came.Load(), err)
+	}
+}

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"sync"
 
 	"github.com/convergo/convergo"
@@ -15,12 +16,14 @@ type partial struct {
 	order []convergo.Digest
 }
 
-// identity tells events apart as a consumer does: by topic, key and payload.
+// identity tells events apart as a consumer does, by topic, key and payload, and by place: what is known of an event holds for all its
+// attempts, and not for a replay or a redrive, which must arrive.
 func identity(e convergo.Event) convergo.Digest {
 	h := sha256.New()
 	key, payload := e.Key.Digest(), sha256.Sum256(e.Payload)
 	h.Write(key[:])
 	h.Write(payload[:])
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(e.Position)))
 	h.Write([]byte(e.Topic))
 	return convergo.Digest(h.Sum(nil))
 }
