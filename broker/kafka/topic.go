@@ -98,7 +98,8 @@ func (b *Broker) find(ctx context.Context, name string) (id kadm.TopicID, made b
 	case len(detail.Partitions) != b.cfg.Partitions:
 		n := len(detail.Partitions)
 		return id, true, fmt.Errorf("topic %s has %d partitions and partitions (Config.Partitions) is %d, so that aggregates would change their partition and lose "+
-			"their order: set it to %d; or stop publishing, let every consumer finish, and begin with a new prefix or a topic made anew: %w",
+			"their order: set it to %d; or stop publishing, let every consumer finish, stop every process (one that runs makes again what is deleted), "+
+			"and begin with a new prefix or a topic made anew: %w",
 			b.topicName(name), n, b.cfg.Partitions, n, ErrPartitions)
 	}
 	return detail.ID, true, nil

@@ -90,7 +90,8 @@ func (b *Broker) fits(config jetstream.StreamConfig) error {
 			b.cfg.Stream, partitionsKey)
 	case found != strconv.Itoa(b.cfg.Partitions):
 		return fmt.Errorf("stream %s has %s partitions and partitions (Config.Partitions) is %d: set that to %s; to change the number, let every consumer "+
-			"finish, delete the stream and its bucket, and start again", b.cfg.Stream, found, b.cfg.Partitions, found)
+			"finish, stop every process (one that runs makes again what is deleted), delete the stream and its bucket, and start again",
+			b.cfg.Stream, found, b.cfg.Partitions, found)
 	}
 	all := Layout{Prefix: b.cfg.Prefix}.All()
 	if len(config.Subjects) != 1 || config.Subjects[0] != all {

@@ -140,7 +140,7 @@ func (b *Broker) partitions(ctx context.Context, name string) ([]partition, erro
 		found, err = b.renewed(ctx, name, known)
 	}
 	if err != nil && known != nil && !errors.Is(err, errQueues) && !errors.Is(err, errNoTopic) {
-		b.cfg.Log.Warn("the name servers do not answer; what they said before is used", "topic", name, "error", err)
+		b.cfg.Log.Warn("where the topic is cannot be found out; what was seen before is used", "topic", name, "error", err)
 		return known.partitions, nil
 	}
 	if err != nil {
@@ -204,7 +204,8 @@ func (b *Broker) count(name string, r route) ([]partition, error) {
 	switch want := b.cfg.Queues; {
 	case len(all) > want:
 		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and partitions (Config.Queues) is %d: %w: set it to %d "+
-			"in every program, or let the topic be consumed to its end and make it anew", name, len(all), want, errQueues, len(all)))
+			"in every program, or let the topic be consumed to its end, stop every program (one that runs makes it again) and make it anew",
+			name, len(all), want, errQueues, len(all)))
 	case len(all) < want:
 		return nil, convergo.Unreachable(fmt.Errorf("topic %s has %d queues, and partitions (Config.Queues) is %d: %w: either a broker is down, "+
 			"or the topic was made with another number: then set partitions to it in every program", name, len(all), want, errQueues))
