@@ -203,15 +203,16 @@ UPDATE outbox_blocked AS b SET next_attempt_at = $2, attempts = 0
 
 -- name: Hasten
 -- Those that are due later, lane by lane; only as many are looked at as it takes, and those that wait for something else. A row that
--- a settlement or an operator has locked is passed over: who waits for nobody is in no deadlock.
-UPDATE outbox_blocked AS b SET next_attempt_at = $2
-  FROM (SELECT x.aggregate_digest FROM unnest($1::smallint[]) AS l (lane)
-         CROSS JOIN LATERAL (
-               SELECT o.aggregate_digest FROM outbox_blocked AS o
-                WHERE o.lane = l.lane AND o.held = 0 AND o.next_attempt_at > $2 AND left(o.last_error, length($3::text)) = $3::text
-                ORDER BY o.lane, o.held, o.next_attempt_at LIMIT $4::bigint FOR UPDATE SKIP LOCKED) AS x
-         LIMIT $4::bigint) AS s
- WHERE b.aggregate_digest = s.aggregate_digest
+-- a settlement or an operator has locked is passed over: who waits for nobody is in no deadlock. MATERIALIZED: a subquery that a join
+-- runs anew for each row of the table takes others each time, more than the limit.
+WITH few AS MATERIALIZED (
+       SELECT x.aggregate_digest FROM unnest($1::smallint[]) AS l (lane)
+        CROSS JOIN LATERAL (
+              SELECT o.aggregate_digest FROM outbox_blocked AS o
+               WHERE o.lane = l.lane AND o.held = 0 AND o.next_attempt_at > $2 AND left(o.last_error, length($3::text)) = $3::text
+               ORDER BY o.lane, o.held, o.next_attempt_at LIMIT $4::bigint FOR UPDATE SKIP LOCKED) AS x
+        LIMIT $4::bigint)
+UPDATE outbox_blocked AS b SET next_attempt_at = $2 FROM few WHERE b.aggregate_digest = few.aggregate_digest
 
 -- Leases -------------------------------------------------------------------------------------------------------------
 
@@ -388,25 +389,27 @@ SELECT (SELECT c.next_at FROM outside_call AS c
 
 -- name: ClaimExpiredCalls
 -- A started call is the only one of its group already. Its owner died or is too slow: it may have reached the other side. One
--- that is just being finished is locked, and left alone.
+-- that is just being finished is locked, and left alone. MATERIALIZED as in Hasten: who asks for a number of calls has no more workers.
+WITH x AS MATERIALIZED (
+       SELECT c.id FROM outside_call AS c
+        WHERE c.state = 1 AND c.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AND c.kind = ANY ($1::text[])
+        ORDER BY c.lease_until LIMIT $3 FOR UPDATE SKIP LOCKED)
 UPDATE outside_call AS t
    SET token = t.token + 1, lease_until = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2::bigint, attempts = t.attempts + 1, ambiguous = 1,
        updated_at = $4
-  FROM (SELECT c.id FROM outside_call AS c
-         WHERE c.state = 1 AND c.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AND c.kind = ANY ($1::text[])
-         ORDER BY c.lease_until LIMIT $3 FOR UPDATE SKIP LOCKED) AS x
- WHERE t.id = x.id
+  FROM x WHERE t.id = x.id
 RETURNING t.kind, t.call_key, t.call_group, t.token, t.attempts, t.ambiguous, t.payload
 
 -- name: ClaimWaitingCalls
+WITH x AS MATERIALIZED (
+       SELECT c.id FROM outside_call AS c
+        WHERE c.state = 0 AND c.next_at <= $4 AND c.kind = ANY ($1::text[])
+          AND (c.call_group = '' OR NOT EXISTS (
+               SELECT 1 FROM outside_call AS o WHERE o.call_group = c.call_group AND o.call_group <> '' AND o.state < 2 AND o.id < c.id))
+        ORDER BY c.next_at LIMIT $3 FOR UPDATE SKIP LOCKED)
 UPDATE outside_call AS t
    SET state = 1, token = t.token + 1, lease_until = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2::bigint, updated_at = $4
-  FROM (SELECT c.id FROM outside_call AS c
-         WHERE c.state = 0 AND c.next_at <= $4 AND c.kind = ANY ($1::text[])
-           AND (c.call_group = '' OR NOT EXISTS (
-                SELECT 1 FROM outside_call AS o WHERE o.call_group = c.call_group AND o.call_group <> '' AND o.state < 2 AND o.id < c.id))
-         ORDER BY c.next_at LIMIT $3 FOR UPDATE SKIP LOCKED) AS x
- WHERE t.id = x.id
+  FROM x WHERE t.id = x.id
 RETURNING t.kind, t.call_key, t.call_group, t.token, t.attempts, t.ambiguous, t.payload
 
 -- name: FinishCall
