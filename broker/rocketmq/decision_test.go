@@ -2,7 +2,7 @@ package rocketmq
 
 import (
 	"context"
-	"path/filepath"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -10,65 +10,22 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/sqltext"
-	"github.com/convergo/convergo/store/mysql"
-	"github.com/convergo/convergo/store/postgres"
-	"github.com/convergo/convergo/store/sqlite"
-	"github.com/convergo/convergo/testserver"
 )
 
-// database is a store that a service can have.
-type database interface {
-	Store
-	outbox.Store[convergo.Tx]
-	View(ctx context.Context, fn func(ctx context.Context, tx convergo.Tx) error) error
-	Close() error
-}
-
-// onEachDatabase runs a test on SQLite, PostgreSQL, MariaDB and MySQL.
-func onEachDatabase(t *testing.T, test func(t *testing.T, db database, d *decisions)) {
-	onMySQL := func(name string, server func() (*testserver.MySQL, error)) func(t *testing.T) (database, error) {
-		return func(t *testing.T) (database, error) {
-			s := testserver.Shared(t, &servers, name, server)
-			fresh, err := s.Database()
-			if err != nil {
-				return nil, err
-			}
-			return mysql.Open(t.Context(), s.DSN(fresh), mysql.Options{})
-		}
+// withDecisions opens an empty database with the table of decisions.
+func withDecisions(t *testing.T, on kind) (database, *decisions) {
+	t.Helper()
+	db := openOn(t, on, on.fresh(t))
+	d, err := openDecisions(t.Context(), db, time.Now)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, open := range map[string]func(t *testing.T) (database, error){
-		"sqlite": func(t *testing.T) (database, error) {
-			return sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "order.db"), sqlite.Options{})
-		},
-		"postgres": func(t *testing.T) (database, error) {
-			s := testserver.Shared(t, &servers, "postgres", testserver.OpenDefaultPostgres)
-			fresh, err := s.Database("order")
-			if err != nil {
-				return nil, err
-			}
-			return postgres.Open(t.Context(), s.DSN(fresh), postgres.Options{})
-		},
-		"mariadb": onMySQL("mariadb", testserver.OpenMariaDB),
-		"mysql":   onMySQL("mysql", testserver.OpenMySQL),
-	} {
-		t.Run(name, func(t *testing.T) {
-			db, err := open(t)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			d, err := openDecisions(t.Context(), db, time.Now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			test(t, db, d)
-		})
-	}
+	return db, d
 }
 
 func TestOneDecisionStandsWhoeverMakesItFirst(t *testing.T) {
-	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		db, d := withDecisions(t, on)
 		settle := func(id string) decision {
 			stands, err := d.settle(t.Context(), id)
 			if err != nil {
@@ -115,8 +72,8 @@ func TestOneDecisionStandsWhoeverMakesItFirst(t *testing.T) {
 }
 
 func TestADeliveredMessageIsTakenOutOfTheOutboxOnEachDatabase(t *testing.T) {
-	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		db, d := withDecisions(t, on)
 		delivered, other := paid("O-1", 1), paid("O-2", 1)
 		delivered.DeliverAt, other.DeliverAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 		if err := db.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
@@ -143,8 +100,8 @@ func TestADeliveredMessageIsTakenOutOfTheOutboxOnEachDatabase(t *testing.T) {
 }
 
 func TestADeliveredMessageWaitsForNobodyElsesTransaction(t *testing.T) {
-	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, db database, d *decisions) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		db, d := withDecisions(t, on)
 		box := outbox.New[convergo.Tx](db, outbox.Config{})
 		add := func(id string, inside func()) {
 			e := paid(id, 1)
@@ -168,5 +125,40 @@ func TestADeliveredMessageWaitsForNobodyElsesTransaction(t *testing.T) {
 				t.Errorf("another local transaction is open: %v", err)
 			}
 		})
+	})
+}
+
+// Both questions wait for the row of the local transaction. When it is rolled back one of them writes its own, and InnoDB may take
+// them for a deadlock.
+func TestTwoQuestionsThatWaitForATransactionThatIsRolledBackGetOneAnswer(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		db, d := withDecisions(t, on)
+		for range 3 {
+			id, err := transactionID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var asking sync.WaitGroup
+			refused := errors.New("no stock")
+			err = db.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+				if first, err := d.make(ctx, tx, id, commit); err != nil || !first {
+					return errors.Join(err, errors.New("another decision was there"))
+				}
+				for range 2 {
+					asking.Go(func() {
+						if stands, err := d.settle(t.Context(), id); err != nil || stands != rollback {
+							t.Errorf("answered %s (%v), want to roll back", stands, err)
+						}
+					})
+				}
+				if on.waiting != "" {
+					eventually(t, "both wait", func() bool { return count(t, db, on.waiting) == 2 })
+				}
+				return refused
+			})
+			if asking.Wait(); !errors.Is(err, refused) {
+				t.Fatal(err)
+			}
+		}
 	})
 }

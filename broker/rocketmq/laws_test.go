@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -18,7 +19,23 @@ var servers testserver.Pool
 
 func TestMain(m *testing.M) {
 	brokertest.Child(process())
+	victimChild()
+	flag.Parse()
+	if err := waitTogether(); err != nil {
+		panic(err)
+	}
 	os.Exit(servers.Run(m))
+}
+
+// waitTogether lets more tests run beside each other than there are processors, unless the caller says how many: they wait for the
+// broker's next question most of their time.
+func waitTogether() error {
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return nil
+	}
+	return flag.Set("test.parallel", "16")
 }
 
 var prefixes atomic.Int64

@@ -3,48 +3,57 @@ package rocketmq
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"fmt"
+	"log/slog"
 	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/outbox"
-	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/testlog"
 )
 
 // rig is a service that sends transactional messages, and a consumer of them.
 type rig struct {
-	t      *testing.T
-	broker *Broker
-	store  *sqlite.Store
+	t       *testing.T
+	on      kind
+	address string // of its database
+	db      database
+	store   *troubled
+	broker  *Broker
+	log     *testlog.Lines // the broker's
 	*Transactional
 	source *source
 }
 
-func newRig(t *testing.T, store Store, cfg TransactionalConfig) *rig {
+// newRig has an empty database of the kind, and topics and groups of its own.
+func newRig(t *testing.T, on kind, cfg TransactionalConfig) *rig {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "order.db"), sqlite.Options{})
-	if err != nil {
+	return newRigOn(t, on, on.fresh(t), cfg)
+}
+
+func newRigOn(t *testing.T, on kind, address string, cfg TransactionalConfig) *rig {
+	t.Helper()
+	r := &rig{t: t, on: on, address: address, db: openOn(t, on, address), log: &testlog.Lines{}}
+	paid := fstest.MapFS{"00001_paid.sql": {Data: []byte("-- +goose Up\nCREATE TABLE paid (id VARCHAR(64) NOT NULL PRIMARY KEY);\n")}}
+	if err := r.db.Migrate(t.Context(), "paid", paid); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if failing, ok := store.(*failingStore); ok {
-		failing.Store = db
-	} else {
-		store = db
-	}
-	b := open(t, configOf(shared(t), prefix()))
+	r.store = &troubled{database: r.db}
+	settings := configOf(shared(t), prefix())
+	settings.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	r.broker = open(t, settings)
 	cfg.Group = "order"
-	tr, err := NewTransactional(t.Context(), b, store, outbox.New[convergo.Tx](db, outbox.Config{}), cfg)
+	tr, err := NewTransactional(t.Context(), r.broker, r.store, outbox.New[convergo.Tx](r.db, outbox.Config{}), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Transactional = tr
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- tr.Run(ctx) }()
@@ -54,31 +63,28 @@ func newRig(t *testing.T, store Store, cfg TransactionalConfig) *rig {
 			t.Error(err)
 		}
 	})
-	if err := db.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
-		_, err := tx.ExecContext(ctx, "CREATE TABLE paid (id TEXT PRIMARY KEY)")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return &rig{t: t, broker: b, store: db, Transactional: tr, source: subscribe(t, b, "points")}
+	r.source = subscribe(t, r.broker, "points")
+	return r
 }
 
 // pay is the local transaction.
 func (r *rig) pay(id string) func(context.Context, convergo.Tx) error {
-	return func(ctx context.Context, tx convergo.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO paid (id) VALUES (?)", id)
-		return err
-	}
+	return func(ctx context.Context, tx convergo.Tx) error { return pay(ctx, tx, id) }
 }
 
-func (r *rig) count(query string, args ...any) (n int) {
+func pay(ctx context.Context, tx convergo.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO paid (id) VALUES (?)", id)
+	return err
+}
+
+func (r *rig) count(query string, args ...any) int {
 	r.t.Helper()
-	if err := r.store.View(r.t.Context(), func(ctx context.Context, tx convergo.Tx) error {
-		return tx.QueryRowContext(ctx, query, args...).Scan(&n)
-	}); err != nil {
-		r.t.Fatal(err)
-	}
-	return n
+	return count(r.t, r.db, query, args...)
+}
+
+// unanswered is how many of the broker's questions were not answered.
+func (r *rig) unanswered() int {
+	return strings.Count(r.log.String(), "question about a transactional message is not answered")
 }
 
 func (r *rig) isPaid(id string) bool {
@@ -130,213 +136,306 @@ func at(point string, act func()) convergo.Probe {
 }
 
 func TestACommittedTransactionDeliversItsMessageAndLeavesNothingToTheOutbox(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, nil, TransactionalConfig{})
-	if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
-		t.Fatal(err)
-	}
-	r.comes("O-1")
-	if !r.isPaid("O-1") || r.decided(commit) != 1 {
-		t.Error("the local transaction has not committed with its decision")
-	}
-	if n := r.count("SELECT COUNT(*) FROM outbox_event"); n != 1 {
-		t.Errorf("%d events in the outbox, want 1 for replays", n)
-	}
-	if n := r.count("SELECT COUNT(*) FROM outbox_delayed") + r.count("SELECT COUNT(*) FROM outbox_pending"); n != 0 {
-		t.Errorf("the outbox would send %d events again", n)
-	}
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{})
+		if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
+			t.Fatal(err)
+		}
+		r.comes("O-1")
+		if !r.isPaid("O-1") || r.decided(commit) != 1 {
+			t.Error("the local transaction has not committed with its decision")
+		}
+		if n := r.count("SELECT COUNT(*) FROM outbox_event"); n != 1 {
+			t.Errorf("%d events in the outbox, want 1 for replays", n)
+		}
+		if n := r.count("SELECT COUNT(*) FROM outbox_delayed") + r.count("SELECT COUNT(*) FROM outbox_pending"); n != 0 {
+			t.Errorf("the outbox would send %d events again", n)
+		}
+	})
 }
 
 func TestARolledBackTransactionDeliversNothing(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, nil, TransactionalConfig{})
-	refused := errors.New("no stock")
-	err := r.Send(t.Context(), paid("O-1", 1), func(ctx context.Context, tx convergo.Tx) error {
-		return errors.Join(r.pay("O-1")(ctx, tx), refused)
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{})
+		refused := errors.New("no stock")
+		err := r.Send(t.Context(), paid("O-1", 1), func(ctx context.Context, tx convergo.Tx) error {
+			return errors.Join(r.pay("O-1")(ctx, tx), refused)
+		})
+		if !errors.Is(err, refused) {
+			t.Fatalf("error %v, want the local transaction's own", err)
+		}
+		r.nothing(4 * time.Second) // two intervals of the broker's questions
+		if r.isPaid("O-1") || r.decided(rollback) != 1 || r.count("SELECT COUNT(*) FROM outbox_event") != 0 {
+			t.Error("something of the transaction was written, or its decision was not")
+		}
+		// The same event may be told by another try.
+		if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
+			t.Fatal(err)
+		}
+		r.comes("O-1")
 	})
-	if !errors.Is(err, refused) {
-		t.Fatalf("error %v, want the local transaction's own", err)
-	}
-	r.nothing(4 * time.Second) // two intervals of the broker's questions
-	if r.isPaid("O-1") || r.decided(rollback) != 1 || r.count("SELECT COUNT(*) FROM outbox_event") != 0 {
-		t.Error("something of the transaction was written, or its decision was not")
-	}
-	// The same event may be told by another try.
-	if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
-		t.Fatal(err)
-	}
-	r.comes("O-1")
 }
 
 func TestAProcessThatDiesAfterTheCommitIsAskedAndTheMessageDelivered(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, nil, TransactionalConfig{Probe: at("transaction.committed", runtime.Goexit)})
-	dying(func() {
-		_ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1"))
-		t.Error("it did not die")
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{Probe: at("transaction.committed", runtime.Goexit)})
+		dying(func() {
+			_ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1"))
+			t.Error("it did not die")
+		})
+		if !r.isPaid("O-1") {
+			t.Fatal("the local transaction has not committed")
+		}
+		r.comes("O-1")
+		eventually(t, "the outbox has nothing to send", func() bool { return r.count("SELECT COUNT(*) FROM outbox_delayed") == 0 })
 	})
-	if !r.isPaid("O-1") {
-		t.Fatal("the local transaction has not committed")
-	}
-	r.comes("O-1")
-	eventually(t, "the outbox has nothing to send", func() bool { return r.count("SELECT COUNT(*) FROM outbox_delayed") == 0 })
 }
 
 func TestAProcessThatDiesBeforeTheCommitIsAskedAndCannotCommitAnyMore(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, nil, TransactionalConfig{})
-	asked := make(chan struct{})
-	r.cfg.Probe = func(point string) {
-		if point == "transaction.half" {
-			// Stopped here until the broker has asked and was answered: a process that is as good as dead, and comes back.
-			eventually(t, "the decision to roll back", func() bool { return r.decided(rollback) == 1 })
-			close(asked)
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{})
+		asked := make(chan struct{})
+		r.cfg.Probe = func(point string) {
+			if point == "transaction.half" {
+				// Stopped here until the broker has asked and was answered: a process that is as good as dead, and comes back.
+				eventually(t, "the decision to roll back", func() bool { return r.decided(rollback) == 1 })
+				close(asked)
+			}
 		}
-	}
-	err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1"))
-	<-asked
-	if !errors.Is(err, ErrRolledBack) {
-		t.Fatalf("error %v, want ErrRolledBack", err)
-	}
-	if r.isPaid("O-1") || r.decided(commit) != 0 || r.count("SELECT COUNT(*) FROM outbox_event") != 0 {
-		t.Error("the late transaction wrote something")
-	}
-	r.nothing(3 * time.Second)
+		err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1"))
+		<-asked
+		if !errors.Is(err, ErrRolledBack) {
+			t.Fatalf("error %v, want ErrRolledBack", err)
+		}
+		if r.isPaid("O-1") || r.decided(commit) != 0 || r.count("SELECT COUNT(*) FROM outbox_event") != 0 {
+			t.Error("the late transaction wrote something")
+		}
+		r.nothing(3 * time.Second)
+	})
 }
 
 func TestCaseB27TwoCheckBacksDeliverOneEventUnderOneKey(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		var questions atomic.Int64
+		again := make(chan struct{})
+		r := newRig(t, on, TransactionalConfig{Probe: func(point string) {
+			switch point {
+			case "transaction.committed":
+				if questions.Load() == 0 {
+					runtime.Goexit()
+				}
+			case "transaction.asked":
+				if questions.Add(1) == 1 {
+					<-again // the answer is late: the broker asks a second time meanwhile
+				} else if questions.Load() == 2 {
+					close(again)
+				}
+			}
+		}})
+		dying(func() { _ = r.Send(context.Background(), paid("O-55", 1), r.pay("O-55")) })
+		eventually(t, "two questions", func() bool { return questions.Load() >= 2 })
+		// One copy or two: all of them are one event to an inbox.
+		r.comes("O-55")
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		for {
+			got, err := r.source.Fetch(ctx, 10)
+			if err != nil {
+				break
+			}
+			for _, d := range got {
+				if d.Event.Key != paid("O-55", 1).Key {
+					t.Errorf("key %q, want %q", d.Event.Key, paid("O-55", 1).Key)
+				}
+				t.Log("a second copy came, with the same key")
+				ack(t, d)
+			}
+		}
+		if r.decided(commit) != 1 || r.decided(rollback) != 0 {
+			t.Error("the decisions are not one commit")
+		}
+	})
+}
+
+// troubled is a store whose next transactions go as a test says, one after another.
+type troubled struct {
+	database
+	mu       sync.Mutex
+	troubles []func(update func() error) error
+}
+
+func (s *troubled) meet(troubles ...func(update func() error) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.troubles = append(s.troubles, troubles...)
+}
+
+func (s *troubled) met() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.troubles) == 0
+}
+
+func (s *troubled) Update(ctx context.Context, fn func(context.Context, convergo.Tx) error) error {
+	update := func() error { return s.database.Update(ctx, fn) }
+	s.mu.Lock()
+	if len(s.troubles) == 0 {
+		s.mu.Unlock()
+		return update()
+	}
+	trouble := s.troubles[0]
+	s.troubles = s.troubles[1:]
+	s.mu.Unlock()
+	return trouble(update)
+}
+
+var errAway = convergo.Unreachable(errors.New("the database is away"))
+
+// away is a transaction that does not begin.
+func away(func() error) error { return errAway }
+
+// unheard is a transaction whose end nobody hears of.
+func unheard(update func() error) error { return errors.Join(update(), errAway) }
+
+func faulty(func() error) error { panic("a fault in the listener") }
+
+func TestAPanicInAnAnswerDoesNotEndTheAnswers(t *testing.T) {
 	t.Parallel()
-	var questions atomic.Int64
-	again := make(chan struct{})
-	r := newRig(t, nil, TransactionalConfig{Probe: func(point string) {
-		switch point {
-		case "transaction.committed":
-			if questions.Load() == 0 {
-				runtime.Goexit()
-			}
-		case "transaction.asked":
-			if questions.Add(1) == 1 {
-				<-again // the answer is late: the broker asks a second time meanwhile
-			} else if questions.Load() == 2 {
-				close(again)
-			}
-		}
-	}})
-	dying(func() { _ = r.Send(context.Background(), paid("O-55", 1), r.pay("O-55")) })
-	eventually(t, "two questions", func() bool { return questions.Load() >= 2 })
-	// One copy or two: all of them are one event to an inbox.
-	r.comes("O-55")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	for {
-		got, err := r.source.Fetch(ctx, 10)
-		if err != nil {
-			break
-		}
-		for _, d := range got {
-			if d.Event.Key != paid("O-55", 1).Key {
-				t.Errorf("key %q, want %q", d.Event.Key, paid("O-55", 1).Key)
-			}
-			t.Log("a second copy came, with the same key")
-			ack(t, d)
-		}
-	}
-	if r.decided(commit) != 1 || r.decided(rollback) != 0 {
-		t.Error("the decisions are not one commit")
-	}
-}
-
-// failingStore panics or fails in the next answers.
-type failingStore struct {
-	*sqlite.Store
-	panics, failures atomic.Int64
-}
-
-func (s *failingStore) Update(ctx context.Context, fn func(context.Context, convergo.Tx) error) error {
-	if s.panics.Add(-1) >= 0 {
-		panic("a fault in the listener")
-	}
-	if s.failures.Add(-1) >= 0 {
-		return convergo.Unreachable(errors.New("the database is away"))
-	}
-	return s.Store.Update(ctx, fn)
-}
-
-func TestAPanicOrAnOutageInAnAnswerDoesNotEndTheAnswers(t *testing.T) {
-	t.Parallel()
-	store := &failingStore{}
-	r := newRig(t, store, TransactionalConfig{Probe: at("transaction.committed", func() {
-		store.panics.Store(1)
-		store.failures.Store(1)
+	var r *rig
+	r = newRig(t, kinds()[0], TransactionalConfig{Probe: at("transaction.committed", func() {
+		r.store.meet(faulty, away)
 		runtime.Goexit()
 	})})
 	dying(func() { _ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1")) })
 	r.comes("O-1")
-	if store.panics.Load() >= 0 || store.failures.Load() >= 0 {
+	if !r.store.met() {
 		t.Error("the store did not fail")
 	}
 }
 
-func TestAHalfMessageOfADeadProcessIsAnsweredByAnotherInstance(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, nil, TransactionalConfig{Probe: at("transaction.committed", runtime.Goexit)})
-	dying(func() { _ = r.Send(context.Background(), paid("O-1", 1), r.pay("O-1")) })
-	r.broker.die()
-	cfg := r.broker.cfg
-	other := open(t, cfg)
-	tr, err := NewTransactional(t.Context(), other, r.store, outbox.New[convergo.Tx](r.store, outbox.Config{}), TransactionalConfig{Group: "order"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- tr.Run(ctx) }()
-	r.source = subscribe(t, other, "points")
-	r.comes("O-1")
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+func TestACommitThatNobodyHeardOfIsWhatTheDatabaseSays(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{})
+		r.store.meet(unheard)
+		if err := r.Send(t.Context(), paid("O-1", 1), r.pay("O-1")); err != nil {
+			t.Errorf("it was committed: %v", err)
+		}
+		r.comes("O-1")
+		r.store.meet(away)
+		if err := r.Send(t.Context(), paid("O-2", 1), r.pay("O-2")); !errors.Is(err, errAway) || errors.Is(err, ErrUnknown) {
+			t.Errorf("error %v, want the database's own", err)
+		}
+		if r.isPaid("O-2") || r.decided(rollback) != 1 {
+			t.Error("something was written, or it was not decided to roll back")
+		}
+		// Nor is the decision heard of: it is the broker's question that finds it.
+		r.store.meet(unheard, away)
+		if err := r.Send(t.Context(), paid("O-3", 1), r.pay("O-3")); !errors.Is(err, ErrUnknown) {
+			t.Errorf("error %v, want ErrUnknown", err)
+		}
+		r.comes("O-3")
+		eventually(t, "the outbox has nothing to send", func() bool { return r.count("SELECT COUNT(*) FROM outbox_delayed") == 0 })
+		if r.decided(commit) != 2 || r.decided(rollback) != 1 {
+			t.Error("the decisions are not two commits and one rollback")
+		}
+	})
+}
+
+func TestAQuestionWaitsForAnOpenTransactionAndIsAskedAgain(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{AnswerTimeout: 300 * time.Millisecond, Probe: at("transaction.committed", runtime.Goexit)})
+		var sending sync.WaitGroup
+		defer sending.Wait()
+		commits := make(chan struct{})
+		release := sync.OnceFunc(func() { close(commits) })
+		defer release()
+		sending.Go(func() {
+			_ = r.Send(context.Background(), paid("O-1", 1), func(ctx context.Context, tx convergo.Tx) error {
+				err := pay(ctx, tx, "O-1")
+				<-commits
+				return err
+			})
+			t.Error("it did not die")
+		})
+		eventually(t, "a question that is not answered", func() bool { return r.unanswered() >= 1 })
+		if n := r.decided(commit) + r.decided(rollback); n != 0 {
+			t.Errorf("%d decisions, and the transaction is open", n)
+		}
+		release()
+		r.comes("O-1")
+		if !r.isPaid("O-1") || r.decided(commit) != 1 {
+			t.Error("the transaction has not committed")
+		}
+	})
+}
+
+func TestManyTransactionsAtOnceAllDeliverAndLeaveNothingToTheOutbox(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		r := newRig(t, on, TransactionalConfig{})
+		const many = 32
+		var sending sync.WaitGroup
+		for i := range many {
+			order := fmt.Sprint("O-", i)
+			sending.Go(func() {
+				if err := r.Send(t.Context(), paid(order, 1), r.pay(order)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		sending.Wait()
+		came := map[string]bool{}
+		for _, d := range fetch(t, r.source, many) {
+			came[d.Event.Aggregate.ID] = true
+			ack(t, d)
+		}
+		if len(came) != many || r.count("SELECT COUNT(*) FROM paid") != many || r.decided(commit) != many {
+			t.Errorf("%d orders came, want %d", len(came), many)
+		}
+		if n := r.count("SELECT COUNT(*) FROM outbox_delayed"); n != 0 {
+			t.Errorf("the outbox would send %d again", n)
+		}
+	})
 }
 
 func TestAnEventWhoseMessageWasLostIsInTheOutboxAndFallsDue(t *testing.T) {
-	t.Parallel()
-	now := time.Now().UTC().Truncate(time.Microsecond) // what is due already is never delayed
-	r := newRig(t, nil, TransactionalConfig{
-		Now: func() time.Time { return now }, RefillAfter: time.Hour, Probe: func(point string) {
-			switch point {
-			case "transaction.committed":
-				runtime.Goexit()
-			case "transaction.asked": // a broker that has lost the message does not ask; this one's questions are not answered
-				panic("the message was lost")
-			}
-		},
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		now := time.Now().UTC().Truncate(time.Microsecond) // what is due already is never delayed
+		r := newRig(t, on, TransactionalConfig{
+			Now: func() time.Time { return now }, RefillAfter: time.Hour, Probe: func(point string) {
+				switch point {
+				case "transaction.committed":
+					runtime.Goexit()
+				case "transaction.asked": // a broker that has lost the message does not ask; this one's questions are not answered
+					panic("the message was lost")
+				}
+			},
+		})
+		dying(func() { t.Errorf("it came back: %v", r.Send(context.Background(), paid("O-1", 1), r.pay("O-1"))) })
+		if n := r.count("SELECT COUNT(*) FROM outbox_delayed WHERE deliver_at = ?", convergo.Micros(now.Add(time.Hour))); n != 1 {
+			t.Errorf("%d events wait in the outbox for the refill, want 1", n)
+		}
 	})
-	dying(func() { t.Errorf("it came back: %v", r.Send(context.Background(), paid("O-1", 1), r.pay("O-1"))) })
-	if n := r.count("SELECT COUNT(*) FROM outbox_delayed WHERE deliver_at = ?", convergo.Micros(now.Add(time.Hour))); n != 1 {
-		t.Errorf("%d events wait in the outbox for the refill, want 1", n)
-	}
 }
 
 func TestOldDecisionsAreForgotten(t *testing.T) {
-	t.Parallel()
-	now := time.UnixMicro(1_796_000_000_000_000).UTC()
-	r := newRig(t, nil, TransactionalConfig{Now: func() time.Time { return now }})
-	for _, id := range []string{"O-1", "O-2", "O-3"} {
-		if err := r.Send(t.Context(), paid(id, 1), r.pay(id)); err != nil {
-			t.Fatal(err)
+	onEachDatabase(t, func(t *testing.T, on kind) {
+		now := time.UnixMicro(1_796_000_000_000_000).UTC()
+		r := newRig(t, on, TransactionalConfig{Now: func() time.Time { return now }})
+		for _, id := range []string{"O-1", "O-2", "O-3"} {
+			if err := r.Send(t.Context(), paid(id, 1), r.pay(id)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for _, c := range []struct {
-		before     time.Time
-		most, want int
-	}{{now, 10, 0}, {now.Add(time.Second), 2, 2}, {now.Add(time.Second), 2, 1}} {
-		if n, err := r.Purge(t.Context(), c.before, c.most); n != c.want || err != nil {
-			t.Errorf("purged %d (%v), want %d", n, err, c.want)
+		for _, c := range []struct {
+			before     time.Time
+			most, want int
+		}{{now, 10, 0}, {now.Add(time.Second), 2, 2}, {now.Add(time.Second), 2, 1}} {
+			if n, err := r.Purge(t.Context(), c.before, c.most); n != c.want || err != nil {
+				t.Errorf("purged %d (%v), want %d", n, err, c.want)
+			}
 		}
-	}
-	if r.decided(commit) != 0 {
-		t.Error("decisions are left")
-	}
+		if r.decided(commit) != 0 {
+			t.Error("decisions are left")
+		}
+	})
 }
