@@ -233,6 +233,17 @@ func TestWhoActedOverHTTPIsOnRecordAndInTheLog(t *testing.T) {
 	id := slices.Collect(maps.Keys(letters))[0]
 	path := "/ops/inventory/dead-letters/" + id + "/redrive"
 	p.call(http.MethodPost, path, p.secrets.OperatorKey, "r-0", map[string]string{"reason": strings.Repeat("x", 256)}).problem(t, http.StatusUnprocessableEntity)
+	// What is 255 characters may be more bytes, and only a part of it would be on record.
+	for i, path := range []string{path, strings.Replace(path, "redrive", "discard", 1), "/ops/inventory/replay", "/ops/inventory/dead-events/1/redrive"} {
+		long := map[string]string{"reason": strings.Repeat("é", 200)}
+		if strings.HasSuffix(path, "replay") {
+			long["since"] = "2026-11-29T08:00:00Z"
+		}
+		wrong := p.call(http.MethodPost, path, p.secrets.OperatorKey, fmt.Sprint("long-", i), long).problem(t, http.StatusUnprocessableEntity)
+		if wrong.Field != "body.reason" || !strings.Contains(wrong.Detail, "400 bytes") {
+			t.Errorf("%s: %+v", path, wrong)
+		}
+	}
 	p.operator(http.MethodPost, path, "r-1", map[string]string{"reason": "a fix is there"}, nil)
 	p.operator(http.MethodPost, "/ops/inventory/replay", "r-2", map[string]string{"since": "2026-11-29T08:00:00Z", "reason": "a lost disk"}, nil)
 	var answer struct{ Acts []actLine }

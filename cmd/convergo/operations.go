@@ -264,9 +264,20 @@ func (o operations) acts(ctx context.Context, in *actsInput) (*actsOutput, error
 	return &out, nil
 }
 
+// keepable refuses a reason of which only a part would be on record: the schema counts characters, the record bytes.
+func keepable(reason string) error {
+	if len(reason) > ops.MaxText {
+		return trade.Invalid("body.reason", fmt.Sprintf("the reason has %d bytes of UTF-8", len(reason)), fmt.Sprintf("say it in %d bytes", ops.MaxText))
+	}
+	return nil
+}
+
 // act runs an operator's change, in the transaction of the request's Idempotency-Key.
-func act(ctx context.Context, id, done string, change func(ctx context.Context, by string) error) (*actOutput, error) {
+func act(ctx context.Context, id, done, reason string, change func(ctx context.Context, by string) error) (*actOutput, error) {
 	if err := trade.RequireOperator(ctx); err != nil {
+		return nil, err
+	}
+	if err := keepable(reason); err != nil {
 		return nil, err
 	}
 	by, _ := trade.PrincipalOf(ctx)
@@ -293,7 +304,7 @@ func afterCommit(ctx context.Context, wake func()) {
 }
 
 func (o operations) redriveLetter(ctx context.Context, in *redriveInput) (*actOutput, error) {
-	out, err := act(ctx, in.ID, "redriven", func(ctx context.Context, by string) error {
+	out, err := act(ctx, in.ID, "redriven", in.reason(), func(ctx context.Context, by string) error {
 		return o.store.RedriveLetter(ctx, in.ID, by, in.reason(), time.Now())
 	})
 	if err == nil && o.inbox != nil {
@@ -303,7 +314,7 @@ func (o operations) redriveLetter(ctx context.Context, in *redriveInput) (*actOu
 }
 
 func (o operations) discardLetter(ctx context.Context, in *discardInput) (*actOutput, error) {
-	out, err := act(ctx, in.ID, "discarded", func(ctx context.Context, by string) error {
+	out, err := act(ctx, in.ID, "discarded", in.Body.Reason, func(ctx context.Context, by string) error {
 		return o.store.DiscardLetter(ctx, in.ID, by, in.Body.Reason, time.Now())
 	})
 	if err == nil && o.inbox != nil {
@@ -312,8 +323,10 @@ func (o operations) discardLetter(ctx context.Context, in *discardInput) (*actOu
 	return out, err
 }
 
-func (o operations) onEvent(ctx context.Context, id, done string, change func(ctx context.Context, id int64, by string) error) (*actOutput, error) {
-	out, err := act(ctx, id, done, func(ctx context.Context, by string) error {
+func (o operations) onEvent(
+	ctx context.Context, id, done, reason string, change func(ctx context.Context, id int64, by string) error,
+) (*actOutput, error) {
+	out, err := act(ctx, id, done, reason, func(ctx context.Context, by string) error {
 		n, err := strconv.ParseInt(id, 10, 64)
 		if err != nil {
 			return fmt.Errorf("%w: no dead event has this id", ops.ErrNotFound)
@@ -327,13 +340,13 @@ func (o operations) onEvent(ctx context.Context, id, done string, change func(ct
 }
 
 func (o operations) redriveEvent(ctx context.Context, in *redriveInput) (*actOutput, error) {
-	return o.onEvent(ctx, in.ID, "redriven", func(ctx context.Context, id int64, by string) error {
+	return o.onEvent(ctx, in.ID, "redriven", in.reason(), func(ctx context.Context, id int64, by string) error {
 		return o.store.RedriveEvent(ctx, id, by, in.reason(), time.Now())
 	})
 }
 
 func (o operations) discardEvent(ctx context.Context, in *discardInput) (*actOutput, error) {
-	return o.onEvent(ctx, in.ID, "discarded", func(ctx context.Context, id int64, by string) error {
+	return o.onEvent(ctx, in.ID, "discarded", in.Body.Reason, func(ctx context.Context, id int64, by string) error {
 		return o.store.DiscardEvent(ctx, id, by, in.Body.Reason, time.Now())
 	})
 }
@@ -354,6 +367,9 @@ type replayOutput struct {
 
 func (o operations) replay(ctx context.Context, in *replayInput) (*replayOutput, error) {
 	if err := trade.RequireOperator(ctx); err != nil {
+		return nil, err
+	}
+	if err := keepable(in.Body.Reason); err != nil {
 		return nil, err
 	}
 	by, _ := trade.PrincipalOf(ctx)
