@@ -215,7 +215,15 @@ func TestWhoActedAndWhyIsOnRecordAndInTheLog(t *testing.T) {
 		t.Errorf("on record are %q, want %q", told, want)
 	}
 	page := append([]string{"log", "--limit", "1", "--after", fmt.Sprint(answer.Acts[0].Seq)}, at...)
-	if text := dead(t, 0, page...); !strings.Contains(text, "bob") || strings.Contains(text, "ann") || strings.Contains(text, "lost disk") {
+	if text := dead(t, 0, page...); !strings.Contains(text, "bob") || strings.Contains(text, "ann") || strings.Contains(text, "lost disk") ||
+		!strings.Contains(text, fmt.Sprintf("there are more: --after %d\n", answer.Acts[1].Seq)) {
+		t.Errorf("the second page is %s", text)
+	}
+	last := append([]string{"log", "--limit", "1", "--after", fmt.Sprint(answer.Acts[2].Seq)}, at...)
+	if text := dead(t, 0, last...); !strings.Contains(text, "lost disk") || strings.Contains(text, "there are more") {
+		t.Errorf("the last page is %s", text)
+	}
+	if text := dead(t, 0, append(page, "--json")...); !strings.Contains(text, `"more": true`) {
 		t.Errorf("the second page is %s", text)
 	}
 	refused(t, 2, []string{"--reason has at most 255 bytes"}, append([]string{"dead", "redrive", "--all", "--reason", strings.Repeat("x", 256)}, at...)...)

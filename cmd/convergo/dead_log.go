@@ -60,12 +60,14 @@ func (c deadLogCommand) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.close()) }()
-	acts, err := g.store.Acts(ctx, c.Limit, c.After)
+	acts, err := g.store.Acts(ctx, c.Limit+1, c.After) // one more tells whether there are more
 	if err != nil {
 		return err
 	}
+	more := len(acts) > c.Limit
+	acts = acts[:min(len(acts), c.Limit)]
 	if c.JSON {
-		return indented(s.out, map[string]any{"acts": linesOfActs(acts)})
+		return indented(s.out, map[string]any{"acts": linesOfActs(acts), "more": more})
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "N\tAT\tWHO\tDID\tTO\tKEY\tWHY") // Flush reports
@@ -73,5 +75,11 @@ func (c deadLogCommand) Run(ctx context.Context, s streams) (err error) {
 		_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s %s\t%s\t%s\n", a.Seq, a.At.UTC().Format(time.RFC3339), printable(a.By), printable(string(a.Move)),
 			printable(string(a.Target)), printable(a.ID), cmp.Or(printable(string(a.Key)), "-"), cmp.Or(printable(a.Reason), "-"))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if more {
+		_, err = fmt.Fprintf(s.out, "there are more: --after %d\n", acts[len(acts)-1].Seq)
+	}
+	return err
 }
