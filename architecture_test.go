@@ -66,8 +66,8 @@ func table() []row {
 		// The checker is a path of its own: nothing of ours, so that it cannot share a fault with what it checks.
 		{"drill/check", nil, []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5", "github.com/go-sql-driver/mysql"}},
 		{"drill drill/*", []string{"*"}, []string{"*"}},
-		{"testlog", nil, nil},
-		{"testserver", nil, []string{"github.com/jackc/pgx/v5", "github.com/go-sql-driver/mysql", "github.com/twmb/franz-go",
+		{"testlog internal/freeport", nil, nil},
+		{"testserver", []string{"internal/freeport"}, []string{"github.com/jackc/pgx/v5", "github.com/go-sql-driver/mysql", "github.com/twmb/franz-go",
 			"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats-server/v2", "github.com/nats-io/nats.go", "github.com/redis/go-redis/v9",
 			"github.com/apache/rocketmq-client-go/v2"}},
 		{"console", []string{".", "ops"}, []string{"github.com/alexedwards/scs/v2", "github.com/coreos/go-oidc/v3", "golang.org/x/oauth2"}},

@@ -17,6 +17,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/drill"
 	"github.com/convergo/convergo/drill/check"
+	"github.com/convergo/convergo/internal/freeport"
 	"github.com/convergo/convergo/store/sqlite"
 	"github.com/convergo/convergo/trade/channel"
 	"github.com/convergo/convergo/trade/simulate"
@@ -51,7 +52,8 @@ func startPlatform(t testing.TB, program string, options ...string) *platform {
 	dir := t.TempDir()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	address := freeAddress(t)
+	address, err := freeport.Address()
+	must(t, err)
 	p := &platform{plainly: &http.Client{Timeout: 10 * time.Second}}
 	p.child = &drill.Child{Program: program, URL: "http://" + address, Output: &p.output, Args: append([]string{
 		"serve", "--data", dir, "--addr", address, "--world", "http://" + listener.Addr().String(), "--log", "warn", "--rate", "0",
@@ -86,14 +88,6 @@ func startPlatform(t testing.TB, program string, options ...string) *platform {
 	must(t, err)
 	t.Cleanup(func() { must(t, p.orders.Close()) })
 	return p
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, l.Close())
-	return l.Addr().String()
 }
 
 func (p *platform) openWorld(t testing.TB, listener net.Listener, channelSecret string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -27,11 +28,15 @@ type Child struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
+	said *tail
 	done chan struct{} // closed when cmd has ended
 }
 
-// Start starts the process and returns when it is ready to serve.
+// Start starts the process and returns when it is ready to serve. It is an error when somebody answers for it already.
 func (c *Child) Start(ctx context.Context) error {
+	if c.ready(ctx) {
+		return fmt.Errorf("the platform cannot start at %s: somebody else answers there", c.URL)
+	}
 	cmd := exec.Command(c.Program, c.Args...)
 	cmd.Env = append(slices.DeleteFunc(cmd.Environ(), func(v string) bool { return c.Without != "" && strings.HasPrefix(v, c.Without) }), c.Env...)
 	said := &tail{to: c.Output}
@@ -46,7 +51,7 @@ func (c *Child) Start(ctx context.Context) error {
 		close(done)
 	}()
 	c.mu.Lock()
-	c.cmd, c.done = cmd, done
+	c.cmd, c.done, c.said = cmd, done, said
 	c.mu.Unlock()
 	timeout := c.StartTimeout
 	if timeout <= 0 {
@@ -80,7 +85,7 @@ func (c *Child) ready(ctx context.Context) bool {
 	return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
 }
 
-// Kill ends the process with SIGKILL and waits until it is gone.
+// Kill ends the process with SIGKILL and waits until it is gone. It is an error when it has ended already.
 func (c *Child) Kill() error {
 	c.mu.Lock()
 	cmd, done := c.cmd, c.done
@@ -90,7 +95,15 @@ func (c *Child) Kill() error {
 	}
 	err := cmd.Process.Kill()
 	<-done
+	if errors.Is(err, os.ErrProcessDone) {
+		return c.ended()
+	}
 	return err
+}
+
+// ended tells of a process that ended although nobody told it to.
+func (c *Child) ended() error {
+	return fmt.Errorf("it had ended by itself: %s: %s", c.cmd.ProcessState, c.said)
 }
 
 // Pause stops the process with SIGSTOP: it does nothing, and does not know. Resume lets it go on.
@@ -123,7 +136,10 @@ func (c *Child) Stop(timeout time.Duration) error {
 	if cmd == nil {
 		return nil
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := cmd.Process.Signal(syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
+		<-done
+		return c.ended()
+	} else if err != nil {
 		return fmt.Errorf("stop the platform: %w", err)
 	}
 	select {
@@ -132,7 +148,7 @@ func (c *Child) Stop(timeout time.Duration) error {
 		return errors.Join(fmt.Errorf("the platform did not stop within %v", timeout), c.Kill())
 	}
 	if !cmd.ProcessState.Success() {
-		return fmt.Errorf("the platform ended with %s", cmd.ProcessState)
+		return fmt.Errorf("the platform ended with %s: %s", cmd.ProcessState, c.said)
 	}
 	return nil
 }

@@ -4,18 +4,25 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// readyServer answers /readyz as a platform that is up.
+// readyServer answers /readyz for children that cannot: it is not ready before a start, and then it is.
 func readyServer(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(status(200, ""))
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1)%2 == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -87,6 +94,29 @@ func TestAKilledPlatformIsGoneAndCanBeStartedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-c.Died()
+	}
+}
+
+func TestAPlatformThatEndsByItselfIsAnErrorThatSaysHow(t *testing.T) {
+	for name, end := range map[string]func(*Child) error{"killed": (*Child).Kill, "stopped": func(c *Child) error { return c.Stop(time.Second) }} {
+		c := &Child{Program: "/bin/sh", Args: []string{"-c", "echo the lease is gone >&2; exit 3"}, URL: readyServer(t)}
+		err := c.Start(t.Context())
+		if err == nil { // it was seen ready before it ended
+			<-c.Died()
+			err = end(c)
+		}
+		if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "the lease is gone") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnAnswerOfSomebodyElseIsNotTakenForThePlatforms(t *testing.T) {
+	server := httptest.NewServer(status(200, ""))
+	defer server.Close()
+	err := (&Child{Program: "/bin/sleep", Args: []string{"60"}, URL: server.URL}).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "somebody else answers") || !strings.Contains(err.Error(), server.URL) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // kafkaVersion is that of testserver/install/50-kafka.sh.
@@ -61,11 +63,11 @@ func startKafka(java, lib string, lines []string) (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := Port()
+	port, err := freeport.Next()
 	if err != nil {
 		return nil, err
 	}
-	controller, err := Port()
+	controller, err := freeport.Next()
 	if err != nil {
 		return nil, err
 	}

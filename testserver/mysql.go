@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // MySQL is a MySQL or a MariaDB server that syncs every commit to disk. Its user root has no password, on the socket and on
@@ -114,7 +116,7 @@ func openServer(name string, program []string, create func(data string) *exec.Cm
 func tailOf(output []byte) []byte { return output[max(0, len(output)-2000):] }
 
 func startServer(name, dir, data string, program, options []string) (*MySQL, error) {
-	port, err := Port()
+	port, err := freeport.Next()
 	if err != nil {
 		return nil, err
 	}

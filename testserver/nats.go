@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // NATS is one JetStream server, or a cluster of several, each a process of its own on 127.0.0.1. Clients need the user
@@ -63,7 +65,7 @@ func openNATS(nodes int, lines string) (s *NATS, err error) {
 		c := &configs[i]
 		c.name, c.dir = fmt.Sprint("n", i+1), dir
 		for _, port := range []*int{&c.client, &c.monitor, &c.cluster} {
-			if *port, err = Port(); err != nil {
+			if *port, err = freeport.Next(); err != nil {
 				return nil, err
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // PgBouncer is a connection pooler in transaction mode in front of a PostgreSQL test server.
@@ -37,7 +39,7 @@ func OpenPgBouncer(server *Postgres, size int) (_ *PgBouncer, err error) {
 			err = errors.Join(fmt.Errorf("pgbouncer: %w", err), b.Close())
 		}
 	}()
-	if b.Port, err = Port(); err != nil {
+	if b.Port, err = freeport.Next(); err != nil {
 		return nil, err
 	}
 	settings := strings.Join([]string{

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // PostgresPassword is the superuser's password in PostgreSQL test servers; it is asked for on TCP, not on the unix socket.
@@ -61,7 +63,7 @@ func OpenPostgres(settings ...string) (_ *Postgres, err error) {
 			err = errors.Join(fmt.Errorf("postgres: %w", err), p.Close())
 		}
 	}()
-	if p.Port, err = Port(); err != nil {
+	if p.Port, err = freeport.Next(); err != nil {
 		return nil, err
 	}
 	if err = p.prepare(bin); err != nil {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -25,6 +24,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // rabbitScripts is where Debian puts the scripts that do not insist on one user and one data folder.
@@ -68,9 +69,12 @@ func OpenRabbitMQ(lines ...string) (*RabbitMQ, error) {
 }
 
 func (r *RabbitMQ) open(mapper string, lines []string) error {
-	ports, err := lowPorts()
-	if err != nil {
-		return err
+	var ports [4]int
+	for i := range ports {
+		var err error
+		if ports[i], err = freeport.Next(); err != nil {
+			return err
+		}
 	}
 	secret := make([]byte, 16)
 	if _, err := rand.Read(secret); err != nil {
@@ -85,6 +89,7 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 		return err
 	}
 	// Erlang's port mapper would stay behind as a daemon of the machine: this one is ours and ends with us.
+	var err error
 	r.mapper, err = start(r.dir, "epmd", Command{
 		Path: mapper, Args: []string{"-port", strconv.Itoa(ports[2]), "-address", "127.0.0.1"}, Env: r.env,
 	})
@@ -98,28 +103,6 @@ func (r *RabbitMQ) open(mapper string, lines []string) error {
 	return r.Ready()
 }
 
-// lowPorts are free ports below those that a system gives out by itself: nobody gets one by chance while the node is restarted.
-func lowPorts() (ports [4]int, err error) {
-	for found, tries := 0, 0; found < len(ports); tries++ {
-		port := 10_000 + mathrand.IntN(20_000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		switch {
-		case err != nil && tries < 100:
-			continue
-		case err != nil:
-			return ports, err
-		}
-		if err := l.Close(); err != nil {
-			return ports, err
-		}
-		if !slices.Contains(ports[:found], port) {
-			ports[found] = port
-			found++
-		}
-	}
-	return ports, nil
-}
-
 // write makes the node's folder: configuration, cookie, environment.
 func (r *RabbitMQ) write(ports [4]int, lines []string) error {
 	conf := slices.Concat([]string{
@@ -130,7 +113,7 @@ func (r *RabbitMQ) write(ports [4]int, lines []string) error {
 		"disk_free_limit.absolute = 50MB", "collect_statistics_interval = 60000",
 	}, lines)
 	files := map[string]string{
-		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[].\n", "rabbitmq-env.conf": "", ".erlang.cookie": r.Password,
+		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[rabbitmq_auth_mechanism_ssl].\n", "rabbitmq-env.conf": "", ".erlang.cookie": r.Password,
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o400); err != nil {

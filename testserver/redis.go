@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // Redis is a Redis server that syncs every write to disk before it answers.
@@ -50,7 +52,7 @@ func startRedis(program string, options []string) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := Port()
+	port, err := freeport.Next()
 	if err != nil {
 		return nil, err
 	}

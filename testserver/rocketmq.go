@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // rocketmqFolder is where testserver/install/60-rocketmq.sh puts the jars.
@@ -67,7 +69,7 @@ func OpenRocketMQWith(options RocketMQOptions) (*RocketMQ, error) {
 }
 
 func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
-	names, err := Port()
+	names, err := freeport.Next()
 	if err != nil {
 		return err
 	}
@@ -75,7 +77,7 @@ func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
 	if err != nil {
 		return err
 	}
-	replication, err := Port()
+	replication, err := freeport.Next()
 	if err != nil {
 		return err
 	}
@@ -122,17 +124,13 @@ func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
 
 // brokerPort is a free port whose second lower neighbor is free too: the broker listens there as well.
 func brokerPort() (int, error) {
-	for range 100 {
-		port, err := Port()
-		if err != nil {
-			return 0, err
+	for given := make(map[int]bool); ; {
+		port, err := freeport.Next()
+		if err != nil || given[port-2] {
+			return port, err
 		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port-2))
-		if err == nil {
-			return port, l.Close()
-		}
+		given[port] = true
 	}
-	return 0, errors.New("no two free ports for the broker")
 }
 
 func writeLines(path string, lines ...string) error {

@@ -6,7 +6,6 @@ package testserver
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,15 +122,6 @@ func Folder(name string) (string, error) {
 		return "", err
 	}
 	return dir, errors.Join(own(dir), os.Chmod(dir, 0o755))
-}
-
-// Port is a port of 127.0.0.1 that was free a moment ago. Servers that can choose their own port should.
-func Port() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // Installed is the folder below which testserver/install puts what is no package: $CONVERGO_SERVERS, or convergo/servers in the

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/internal/freeport"
 	"github.com/convergo/convergo/testserver"
 )
 
@@ -42,7 +43,7 @@ func certificate(t *testing.T) (cert, key string, trust *tls.Config) {
 
 func TestTLSAndAUserOfTheAccessList(t *testing.T) {
 	cert, key, trust := certificate(t)
-	port, err := testserver.Port()
+	port, err := freeport.Next()
 	if err != nil {
 		t.Fatal(err)
 	}

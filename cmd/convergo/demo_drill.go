@@ -16,6 +16,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/internal/freeport"
 	"github.com/convergo/convergo/trade/simulate"
 )
 
@@ -51,7 +52,7 @@ func (c demoCommand) newDrill(ctx context.Context, s streams, dir string, day dr
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress(ctx)
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (d *theDrill) layOut(ctx context.Context, program, address, worldURL string
 		d.journals = []string{filepath.Join(d.dir, faultsFile)}
 		return nil
 	}
-	f, err := d.newFleet(ctx, program, d.dir, filepath.Join(d.dir, secretsFile), worldURL, address, d.log)
+	f, err := d.newFleet(program, d.dir, filepath.Join(d.dir, secretsFile), worldURL, address, d.log)
 	if err != nil {
 		return err
 	}
@@ -110,15 +111,6 @@ func progressWriter(s streams) io.Writer {
 		return s.err
 	}
 	return io.Discard
-}
-
-// freeAddress is an address that nobody listens on. The platform is told it, so that it comes back there after a kill.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // openWorld runs the outside in this process: it survives the platform.

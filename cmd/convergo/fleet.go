@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/internal/freeport"
 )
 
 // platformUnderTest is what a drill does to a platform, one process or many.
@@ -159,13 +160,13 @@ func (f *fleet) journals() (files []string) {
 const fleetLease = 3 * time.Second
 
 // newFleet lays the processes out. Nothing is started. It returns the address of the entry.
-func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, worldURL, entry string, log io.Writer) (*fleet, error) {
+func (c demoCommand) newFleet(program, dir, secretsPath, worldURL, entry string, log io.Writer) (*fleet, error) {
 	f := &fleet{disturbs: c.Disturb, random: rand.New(rand.NewPCG(c.Seed, 0x666c656574)), lease: fleetLease}
 	peers := map[string]string{"order": "http://" + entry}
 	addresses := map[string][]string{"order": {entry}}
 	for _, service := range serviceNames() {
 		for len(addresses[service]) < c.Instances {
-			address, err := freeAddress(ctx)
+			address, err := freeport.Address()
 			if err != nil {
 				return nil, err
 			}
@@ -200,7 +201,7 @@ func (c demoCommand) newFleet(ctx context.Context, program, dir, secretsPath, wo
 	}
 	for i := range c.Relays {
 		service := serviceNames()[i%len(serviceNames())]
-		address, err := freeAddress(ctx)
+		address, err := freeport.Address()
 		if err != nil {
 			return nil, err
 		}

@@ -170,7 +170,7 @@ func TestAllProcessesOfADemoAreOnePlatform(t *testing.T) {
 	shared := must[secrets](t)(loadSecrets(dir))
 	c := demoCommand{Instances: 2, Relays: 3}
 	c.Broker = "nats://127.0.0.1:1"
-	f := must[*fleet](t)(c.newFleet(t.Context(), "convergo", dir, dir+"/"+secretsFile, "http://127.0.0.1:1", "127.0.0.1:2", io.Discard))
+	f := must[*fleet](t)(c.newFleet("convergo", dir, dir+"/"+secretsFile, "http://127.0.0.1:1", "127.0.0.1:2", io.Discard))
 	for _, m := range slices.Concat(f.services, f.relays) {
 		at := slices.Index(m.Args, "--platform-id")
 		if at < 0 || m.Args[at+1] != shared.PlatformID {

@@ -15,6 +15,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/redis"
 	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/internal/freeport"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/store/postgres"
 	"github.com/convergo/convergo/testlog"
@@ -150,7 +151,7 @@ func startRelays(ctx context.Context, t *testing.T, database, broker string) []*
 	t.Helper()
 	var relays []*drill.Child
 	for i := range orderRelays {
-		address, err := freeAddress(ctx)
+		address, err := freeport.Address()
 		if err != nil {
 			t.Fatal(err)
 		}

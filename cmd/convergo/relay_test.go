@@ -18,6 +18,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/webhook"
 	"github.com/convergo/convergo/drill"
+	"github.com/convergo/convergo/internal/freeport"
 	"github.com/convergo/convergo/outbox"
 	"github.com/convergo/convergo/relay"
 	"github.com/convergo/convergo/store/sqlite"
@@ -77,7 +78,7 @@ func TestARelayAlonePostsSignedEventsToTheEndpointsOfAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	_, add := outboxIn(t, path)
 	add("O-1")
-	address, err := freeAddress(t.Context())
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
