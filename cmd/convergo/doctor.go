@@ -50,6 +50,7 @@ type examination struct {
 	findings []finding
 	fresh    int          // databases that nothing is in yet
 	secret   bool         // there are secrets already
+	taken    bool         // a database outside the data folder has a platform's tables
 	atBroker []relay.Kept // how long it really keeps events, as far as it tells
 	now      func() time.Time
 }
@@ -246,6 +247,7 @@ func (e *examination) schema(ctx context.Context, subject, name string, store *o
 			return false
 		}
 		began = began || have > 0
+		e.taken = e.taken || have > 0 && set.name == "trade" && !slices.Contains(e.filesInFolder(), name)
 		switch {
 		case have < newest:
 			pending = append(pending, fmt.Sprintf("%s %s", set.name, span(have+1, newest)))
@@ -395,6 +397,8 @@ func (e *examination) secrets() {
 	info, err := os.Stat(path)
 	e.secret = err == nil
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && e.Secrets == "" && e.taken:
+		e.note(levelError, "secrets", "%s is not there, and a database has the tables of a platform: %s", path, takenRemedy)
 	case errors.Is(err, fs.ErrNotExist) && e.Secrets == "":
 		e.note(levelChange, "secrets", "%s is not there yet: serve will make it", path)
 	case err != nil:

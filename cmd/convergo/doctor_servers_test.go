@@ -231,7 +231,13 @@ func TestTheDoctorLeavesADatabaseAsItIs(t *testing.T) {
 				})
 			}
 			says(t, p.unchanged(t, 0, args...), "database of order", levelChange, "serve will make ")
-			startPlatform(t, t.TempDir(), args...).end(0)
+			first, second := t.TempDir(), t.TempDir()
+			startPlatform(t, first, args...).end(0)
+			says(t, p.unchanged(t, 1, args...), "secrets", levelError, "tables of a platform: start it with that")
+			for range 2 { // the second try finds nothing that the first has left
+				refused(t, 1, []string{"tables of a platform", second, "--secrets FILE"}, append([]string{"serve", "--addr", "127.0.0.1:0", "--data", second}, args...)...)
+			}
+			args = append(args, "--secrets", filepath.Join(first, secretsFile))
 			says(t, p.unchanged(t, 0, args...), "database of order", levelOK, "its tables are those of this version")
 			change("DELETE FROM {}goose_order WHERE version_id > 0")
 			says(t, p.unchanged(t, 0, args...), "database of order", levelChange, "serve will apply the migrations order 1")

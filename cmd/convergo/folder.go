@@ -22,6 +22,7 @@ type folder struct {
 	path    string
 	lock    *flock.Flock
 	shared  bool // the secrets are a file that other processes read too
+	made    bool // the secrets were made by this process: the folder is new
 	Secrets secrets
 	// Died is when the process that held it last was surely alive, if it did not stop cleanly; zero when it did.
 	Died time.Time
@@ -84,6 +85,8 @@ func (f *folder) occupy(secretsPath string) error {
 	if f.shared = secretsPath != ""; f.shared {
 		f.Secrets, err = readSecrets(secretsPath)
 	} else {
+		_, missing := os.Stat(f.file(secretsFile))
+		f.made = errors.Is(missing, fs.ErrNotExist)
 		f.Secrets, err = loadSecrets(f.path)
 	}
 	if err != nil {

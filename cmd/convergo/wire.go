@@ -127,6 +127,8 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		if err := store.file.BreakLeases(ctx); err != nil {
 			return u, err
 		}
+	} else if err := p.folder.refuseTaken(ctx, p.cfg.databaseURL(p.cfg.Data, name), store); err != nil {
+		return u, err
 	}
 	log := p.log.With("service", name)
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {

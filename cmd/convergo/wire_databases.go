@@ -13,6 +13,7 @@ import (
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/store/sqlite"
+	"github.com/convergo/convergo/trade"
 )
 
 // databasesFile names the databases that the folder has had, one a line. One of them that is not there any more is lost,
@@ -87,6 +88,24 @@ func (f *folder) refuseOther(ctx context.Context, name string, store *sqlite.Sto
 	}
 	return nil
 }
+
+// refuseTaken refuses a database outside that has a platform's tables when this folder is new: with secrets of its own this process would
+// be another platform there, whose events stop the first one's consumers. The secrets that were made for it are taken back, so
+// that the next try does not find them.
+func (f *folder) refuseTaken(ctx context.Context, address string, store *opened) error {
+	if !f.made {
+		return nil
+	}
+	have, _, err := store.Version(ctx, "trade", trade.Migrations())
+	if err != nil || have == 0 {
+		return err
+	}
+	return errors.Join(fmt.Errorf("%s has the tables of a platform, and the data folder %s is new: %s", redacted(address), f.path, takenRemedy),
+		os.Remove(f.file(secretsFile)))
+}
+
+const takenRemedy = "start it with that platform's data folder (--data) or with its secrets (--secrets FILE); if they are lost, " +
+	"`convergo secrets --data DIR` makes new ones, and sessions and links of before end"
 
 func (f *folder) lost(name, what string) error {
 	return fmt.Errorf("%s %s, though this platform has used it: restore the whole folder from a copy; "+
