@@ -32,7 +32,7 @@ func (s *Store) Hasten(ctx context.Context, leases []relay.Lease, mark string, m
 			return err
 		}
 		for chunk := range slices.Chunk(digests, headsMost) {
-			affected, err := s.execWith(ctx, tx, "Hasten", []string{":digests", literals(chunk)}, at, at)
+			affected, err := s.execWith(ctx, tx, "Hasten", []string{":digests", literals(chunk)}, at, at, mark, mark)
 			if err != nil {
 				return err
 			}

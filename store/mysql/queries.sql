@@ -181,8 +181,9 @@ SELECT aggregate_digest FROM outbox_blocked FORCE INDEX (outbox_blocked_due)
  WHERE lane IN (:lanes) AND held = 0 AND next_attempt_at > ? AND LEFT(last_error, CHAR_LENGTH(?)) = ? LIMIT ?
 
 -- name: Hasten
--- What was settled since it was read has another time or is gone; the lanes are locked.
-UPDATE outbox_blocked FORCE INDEX (PRIMARY) SET next_attempt_at = ? WHERE aggregate_digest IN (:digests) AND held = 0 AND next_attempt_at > ?
+-- The lanes are locked. What was settled since it was read may wait for something else by now, or is gone.
+UPDATE outbox_blocked FORCE INDEX (PRIMARY) SET next_attempt_at = ?
+ WHERE aggregate_digest IN (:digests) AND held = 0 AND next_attempt_at > ? AND LEFT(last_error, CHAR_LENGTH(?)) = ?
 
 -- Leases -------------------------------------------------------------------------------------------------------------
 
