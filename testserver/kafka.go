@@ -24,6 +24,9 @@ const kafkaVersion = "4.1.1"
 type Kafka struct {
 	*Process
 	Addr string // "127.0.0.1:port"
+	// Listeners are the addresses of the listeners beside that one, by name.
+	Listeners map[string]string
+
 	dir  string
 	id   string // of the cluster
 	java string
@@ -31,14 +34,19 @@ type Kafka struct {
 }
 
 // OpenKafka starts a node: topics are not made by themselves, groups rebalance without delay, segments are flushed by every message.
-func OpenKafka() (*Kafka, error) { return openKafka(nil) }
+func OpenKafka() (*Kafka, error) { return openKafka(nil, nil) }
 
 // OpenKafkaWith is OpenKafka with more lines of server.properties, which win over the ones before.
 func OpenKafkaWith(lines ...string) func() (*Kafka, error) {
-	return func() (*Kafka, error) { return openKafka(lines) }
+	return OpenKafkaListening(nil, lines...)
 }
 
-func openKafka(lines []string) (*Kafka, error) {
+// OpenKafkaListening is OpenKafkaWith that has more listeners: their security protocols ("SSL", "SASL_SSL") by their names.
+func OpenKafkaListening(listeners map[string]string, lines ...string) func() (*Kafka, error) {
+	return func() (*Kafka, error) { return openKafka(listeners, lines) }
+}
+
+func openKafka(listeners map[string]string, lines []string) (*Kafka, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
 		return nil, fmt.Errorf("java: %w", ErrMissing)
@@ -49,7 +57,7 @@ func openKafka(lines []string) (*Kafka, error) {
 	}
 	var failures []error
 	for range 3 { // a port may be taken between the look and the start
-		k, err := startKafka(java, lib, lines)
+		k, err := startKafka(java, lib, listeners, lines)
 		if err == nil {
 			return k, nil
 		}
@@ -58,7 +66,7 @@ func openKafka(lines []string) (*Kafka, error) {
 	return nil, errors.Join(failures...)
 }
 
-func startKafka(java, lib string, lines []string) (*Kafka, error) {
+func startKafka(java, lib string, listeners map[string]string, lines []string) (*Kafka, error) {
 	dir, err := Folder("kafka")
 	if err != nil {
 		return nil, err
@@ -71,9 +79,18 @@ func startKafka(java, lib string, lines []string) (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{Addr: fmt.Sprint("127.0.0.1:", port), dir: dir, id: clusterID(port, controller), java: java, lib: lib}
+	k := &Kafka{
+		Addr: fmt.Sprint("127.0.0.1:", port), Listeners: map[string]string{}, dir: dir, id: clusterID(port, controller), java: java, lib: lib,
+	}
+	for name := range listeners {
+		port, err := freeport.Next()
+		if err != nil {
+			return nil, err
+		}
+		k.Listeners[name] = fmt.Sprint("127.0.0.1:", port)
+	}
 	properties := filepath.Join(dir, "server.properties")
-	text := strings.Join(append(k.properties(port, controller), lines...), "\n") + "\n"
+	text := strings.Join(append(k.properties(controller, listeners), lines...), "\n") + "\n"
 	if err := os.WriteFile(properties, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
@@ -111,13 +128,17 @@ func clusterID(port, controller int) string {
 	return fmt.Sprintf("convergo%05d%05dtest", port, controller)[:21] + "A"
 }
 
-func (k *Kafka) properties(port, controller int) []string {
+func (k *Kafka) properties(controller int, listeners map[string]string) []string {
+	reached, protocols := "PLAINTEXT://"+k.Addr, "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	for name, protocol := range listeners {
+		reached += fmt.Sprintf(",%s://%s", name, k.Listeners[name])
+		protocols += fmt.Sprintf(",%s:%s", name, protocol)
+	}
 	return []string{
 		"process.roles=broker,controller", "node.id=1",
 		fmt.Sprintf("controller.quorum.voters=1@127.0.0.1:%d", controller),
-		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", port, controller),
-		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d", port),
-		"controller.listener.names=CONTROLLER", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+		fmt.Sprintf("listeners=%s,CONTROLLER://127.0.0.1:%d", reached, controller), "advertised.listeners=" + reached,
+		"controller.listener.names=CONTROLLER", "listener.security.protocol.map=" + protocols,
 		"log.dirs=" + filepath.Join(k.dir, "data"),
 		"offsets.topic.replication.factor=1", "offsets.topic.num.partitions=4", "transaction.state.log.replication.factor=1",
 		"transaction.state.log.min.isr=1", "transaction.state.log.num.partitions=1", "share.coordinator.state.topic.replication.factor=1",

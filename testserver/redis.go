@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -100,4 +102,58 @@ func (r *Redis) Restart() error {
 // Close ends the server and removes its data.
 func (r *Redis) Close() error {
 	return errors.Join(r.Stop(syscall.SIGTERM, 5*time.Second), os.RemoveAll(r.dir))
+}
+
+// Sentinel is a Redis Sentinel that watches one primary.
+type Sentinel struct {
+	*Process
+	Addr string // "127.0.0.1:port"
+	dir  string
+}
+
+// OpenSentinel starts a Sentinel that watches the server under this name and asks its own clients for a password. The server may ask for one
+// too; the Sentinel is told it then.
+func OpenSentinel(primary *Redis, name, password, primaryPassword string) (*Sentinel, error) {
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("redis-server: %w", ErrMissing)
+	}
+	dir, err := Folder("sentinel")
+	if err != nil {
+		return nil, err
+	}
+	port, err := freeport.Next()
+	if err != nil {
+		return nil, err
+	}
+	host, primaryPort, err := net.SplitHostPort(primary.Addr)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "sentinel.conf") // the Sentinel rewrites it
+	err = writeLines(file, "bind 127.0.0.1", fmt.Sprint("port ", port), "dir "+dir, "requirepass "+password,
+		fmt.Sprintf("sentinel monitor %s %s %s 1", name, host, primaryPort), fmt.Sprintf("sentinel auth-pass %s %s", name, primaryPassword))
+	if err != nil {
+		return nil, err
+	}
+	s := &Sentinel{Addr: fmt.Sprint("127.0.0.1:", port), dir: dir}
+	if s.Process, err = start(dir, "sentinel", Command{Path: program, Args: []string{file, "--sentinel"}}); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	client := redis.NewSentinelClient(&redis.Options{Addr: s.Addr, Password: password, MaxRetries: -1, Protocol: 2, DisableIdentity: true})
+	defer func() { _ = client.Close() }() // what counts is known by then
+	err = s.Await(30*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		return client.GetMasterAddrByName(ctx, name).Err()
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close ends the Sentinel and removes its folder.
+func (s *Sentinel) Close() error {
+	return errors.Join(s.Kill(), os.RemoveAll(s.dir))
 }

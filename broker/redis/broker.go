@@ -28,6 +28,8 @@ type Config struct {
 	// Sentinels are the addresses of Redis Sentinels, which name the primary of Primary. Default none.
 	Sentinels []string
 	Primary   string
+	// SentinelUser and SentinelPassword are for the Sentinels, which have an access list of their own. Default none.
+	SentinelUser, SentinelPassword string
 	// User and Password of the access control list; a server with requirepass has a Password only. Default none.
 	User, Password string
 	// TLS encrypts the connection, and with certificates in it shows who we are. Default nil: no TLS.
@@ -155,7 +157,8 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 func connect(cfg Config, pool int) *redis.Client {
 	if len(cfg.Sentinels) > 0 {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
-			SentinelAddrs: cfg.Sentinels, MasterName: cfg.Primary, Username: cfg.User, Password: cfg.Password, TLSConfig: cfg.TLS, DB: cfg.DB,
+			SentinelAddrs: cfg.Sentinels, SentinelUsername: cfg.SentinelUser, SentinelPassword: cfg.SentinelPassword,
+			MasterName: cfg.Primary, Username: cfg.User, Password: cfg.Password, TLSConfig: cfg.TLS, DB: cfg.DB,
 			Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout,
 			ContextTimeoutEnabled: true, PoolSize: pool, DisableIdentity: true,
 		})

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -122,10 +123,35 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		members: map[string]*member{}, halves: map[string]*Transactional{},
 	}
 	b.reading.asked, b.reading.broken = b.serve, b.lost
-	if _, err := b.clusterMasters(ctx); err != nil {
+	masters, err := b.clusterMasters(ctx)
+	if err == nil {
+		err = b.greet(ctx, masters)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open RocketMQ: %w", err), b.Close())
 	}
 	return b, nil
+}
+
+// greet finds a broker that accepts our credentials, because a name server asks for none. Brokers that do not answer are passed over: they
+// may come back.
+func (b *Broker) greet(ctx context.Context, masters map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]any{"clientID": b.clientID, "producerDataSet": []any{}, "consumerDataSet": []any{}})
+	if err != nil {
+		return err
+	}
+	for name, address := range masters {
+		_, err := b.reading.call(ctx, address, request(codeHeartbeat, nil, body))
+		if errors.Is(err, ErrNotAllowed) {
+			return convergo.Unreachable(fmt.Errorf("broker %s refuses the access key or the secret (Config.Credentials): %w", name, err))
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return nil
 }
 
 // clientID is host, process and 128 random bits.

@@ -37,6 +37,7 @@ const (
 // Codes of answers.
 const (
 	answerSuccess        = 0
+	answerNotAllowed     = 16 // NO_PERMISSION
 	answerBusy           = 2
 	answerFlushTimeout   = 10
 	answerNoSlave        = 11

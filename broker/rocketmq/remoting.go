@@ -16,6 +16,9 @@ import (
 // errClosed is what remains to say when a network was closed.
 var errClosed = errors.New("the RocketMQ client is closed")
 
+// ErrNotAllowed is wrapped when a server accepts Config.Credentials not at all, or not for what it was asked.
+var ErrNotAllowed = errors.New("not allowed")
+
 // refusal is an answer other than success.
 type refusal struct {
 	code   int
@@ -25,6 +28,9 @@ type refusal struct {
 func (r *refusal) Error() string {
 	return fmt.Sprintf("the server answered %d: %s", r.code, firstLine(r.remark))
 }
+
+// Is tells errors.Is what an answer means.
+func (r *refusal) Is(target error) bool { return target == ErrNotAllowed && r.code == answerNotAllowed }
 
 // refusedWith is the code of the refusal in err's chain, -1 when there is none.
 func refusedWith(err error) int {

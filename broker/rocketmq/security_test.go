@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -88,10 +89,9 @@ func TestServersThatWantTLSAndASignatureGetBoth(t *testing.T) {
 
 	wrong := cfg
 	wrong.Credentials.SecretKey = "another-secret-here"
-	refused := open(t, wrong) // the name server asks for no signature
-	err := refused.Publish(t.Context(), []convergo.Event{paid("O-1", 2)})[0]
-	if err == nil || convergo.VerdictOf(err) != convergo.Outage {
-		t.Errorf("with a wrong secret: %v, want an error that spends no attempt", err)
+	_, err := Open(t.Context(), wrong) // the name server asks for no signature, the broker does
+	if !errors.Is(err, ErrNotAllowed) || convergo.VerdictOf(err) != convergo.Outage {
+		t.Errorf("with a wrong secret: %v, want an outage that is not allowed", err)
 	}
 	if text := fmt.Sprintf("%v %v %+v", err, wrong.Credentials, wrong.Credentials); strings.Contains(text, "another-secret-here") {
 		t.Errorf("the secret is told: %s", text)

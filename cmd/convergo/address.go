@@ -141,10 +141,18 @@ func (a address) host(port string) string {
 	if len(a.hosts) == 0 {
 		return "127.0.0.1:" + port
 	}
-	if strings.LastIndex(a.hosts[0], ":") > strings.LastIndex(a.hosts[0], "]") {
-		return a.hosts[0]
+	return a.servers(port)[0]
+}
+
+// servers are all hosts, with the port where they name none.
+func (a address) servers(port string) (all []string) {
+	for _, host := range a.hosts {
+		if strings.LastIndex(host, ":") <= strings.LastIndex(host, "]") {
+			host += ":" + port
+		}
+		all = append(all, host)
 	}
-	return a.hosts[0] + ":" + port
+	return all
 }
 
 // query is an address's ?name=value&… It is read name by name; what nobody has read at the end is a mistake.
@@ -170,6 +178,22 @@ func queryOf(a address) (*query, error) {
 func (q *query) text(name string) string {
 	q.read[name] = true
 	return q.values.Get(name)
+}
+
+// file is the name of a file that can be read.
+func (q *query) file(name string) string {
+	path := q.text(name)
+	if path == "" {
+		return ""
+	}
+	f, err := os.Open(path)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		q.errs = append(q.errs, fmt.Errorf("?%s: %w", name, err))
+	}
+	return path
 }
 
 // count is a number of things, at least one where it is given; 0 when it is not.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,37 @@ func TestAnAddressIsTakenAsItStandsOrRefused(t *testing.T) {
 	}
 	if shown := redacted("nats://h:1/?partitions=8&token=hun;ter2"); strings.Contains(shown, "ter2") || strings.Contains(shown, "hun") {
 		t.Errorf("a query that cannot be read is shown: %s", shown)
+	}
+}
+
+func TestAHostWithoutAPortIsAskedAtTheBrokersOwn(t *testing.T) {
+	t.Parallel()
+	for address, at := range map[string]string{
+		"amqp://nowhere.invalid": "connect to nowhere.invalid:5672:", "amqp://nowhere.invalid/?tls=true": "connect to nowhere.invalid:5671:",
+		"rocketmq://nowhere.invalid": "nowhere.invalid:9876:", "redis://nowhere.invalid": "at nowhere.invalid:6379:",
+		"amqp://127.0.0.1:1,nowhere.invalid": "connect to nowhere.invalid:5672:",
+	} {
+		_, err := connectBroker(t.Context(), address, brokerOptions{log: discarded()})
+		if err == nil || !strings.Contains(err.Error(), at) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if a, err := parseAddress("amqp://[::1],[::1]:7/"); err != nil || !slices.Equal(a.servers("5672"), []string{"[::1]:5672", "[::1]:7"}) {
+		t.Errorf("%v, %v", a.servers("5672"), err)
+	}
+	for address, says := range map[string]string{
+		"mysql://a,b/d": "several hosts", "redis://a,b": "?primary=NAME", "redis://app@a": "without a password", "kafka://app:hunter2@a": "?sasl",
+		"kafka://a/?sasl=plain": "USER:PASSWORD",
+	} {
+		var err error
+		if schemeOf(address) == "mysql" {
+			err = checkDatabase(address)
+		} else {
+			_, err = connectBroker(t.Context(), address, brokerOptions{read: true})
+		}
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s is read as if half of it did not stand there: %v", address, err)
+		}
 	}
 }
 

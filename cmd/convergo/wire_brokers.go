@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/embedded"
@@ -44,6 +47,9 @@ type connected struct {
 	onBack func(tell func())
 	// inside is set when the broker runs in this process and must be refilled after a crash.
 	inside *embedded.Broker
+
+	at    address
+	shown string // the address without its secrets
 }
 
 func (c *connected) tellWhenBack(tell func()) {
@@ -102,7 +108,10 @@ func connectBroker(ctx context.Context, text string, o brokerOptions) (*connecte
 	}
 	c, err := connect(ctx, a, q, o)
 	if err != nil {
-		return nil, fmt.Errorf("broker %s: %w", redacted(text), err)
+		return nil, fmt.Errorf("broker %s: %w", redacted(text), advised(a.unopened(err), err))
+	}
+	if c != nil {
+		c.at, c.shown = a, redacted(text)
 	}
 	return c, nil
 }
@@ -129,7 +138,7 @@ func connectNATS(ctx context.Context, a address, q *query, o brokerOptions) (*co
 		servers[i] = "nats://" + host
 	}
 	cfg := nats.Config{
-		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.text("credentials"), NKeyFile: q.text("nkey"),
+		URL: strings.Join(servers, ","), User: user, Password: password, Token: token, CredentialsFile: q.file("credentials"), NKeyFile: q.file("nkey"),
 		TLS: q.tls(), Stream: q.text("stream"), Prefix: q.text("prefix"), Partitions: q.partitions(), Replicas: q.count("replicas"),
 		Lease: q.duration("lease"), MonitorURL: q.text("monitor"), MaxAge: o.maxAge, LookOnly: o.look, Log: o.log,
 		Probe: o.probe,
@@ -151,15 +160,23 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 		Replicas: q.number("replicas"), Lease: q.duration("lease"), Primary: q.text("primary"), MaxAge: o.maxAge, LookOnly: o.look,
 		Log: o.log, Probe: o.probe,
 	}
+	cfg.SentinelUser, cfg.SentinelPassword = q.text("sentinel_user"), q.text("sentinel_password")
 	if socket := q.text("socket"); socket != "" {
 		cfg.Addr = socket
 	}
 	if cfg.Primary != "" {
-		cfg.Sentinels = a.hosts
+		cfg.Sentinels = a.servers("26379")
+	}
+	if len(a.hosts) > 1 && cfg.Primary == "" {
+		q.errs = append(q.errs, errors.New("several hosts are Sentinels: name the primary that they watch with ?primary=NAME, or one host"))
+	}
+	if user != "" && password == "" {
+		q.errs = append(q.errs, errors.New("a user without a password: write redis://:PASSWORD@HOST for the server's password, or redis://USER:PASSWORD@HOST"))
 	}
 	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
+	goredis.SetLogger(quiet{})
 	b, err := redis.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -170,9 +187,13 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	user, password := a.account()
 	cfg := rabbitmq.Config{
-		Addrs: a.hosts, VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
+		VHost: strings.TrimPrefix(a.Path, "/"), User: user, Password: password, TLS: q.tls(), Prefix: q.text("prefix"),
 		Partitions: q.partitions(), Replicas: q.count("replicas"), Classic: q.flag("classic"), Unclaimed: o.unclaimed,
 		LookOnly: o.look, Log: o.log, Probe: o.probe,
+	}
+	cfg.Addrs = a.servers("5672")
+	if cfg.TLS != nil {
+		cfg.Addrs = a.servers("5671")
 	}
 	if err := q.end(); err != nil || o.read {
 		return nil, err
@@ -187,7 +208,7 @@ func connectRabbitMQ(ctx context.Context, a address, q *query, o brokerOptions) 
 func connectRocketMQ(ctx context.Context, a address, q *query, o brokerOptions) (*connected, error) {
 	key, secret := a.account()
 	cfg := rocketmq.Config{
-		NameServers: a.hosts, Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.partitions(), TLS: q.tls(),
+		NameServers: a.servers("9876"), Cluster: q.text("cluster"), Prefix: q.text("prefix"), Queues: q.partitions(), TLS: q.tls(),
 		Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}, LockTerm: q.duration("lease"), Log: o.log, Probe: o.probe,
 	}
 	if err := q.end(); err != nil || o.read {
@@ -205,6 +226,9 @@ func connectKafka(ctx context.Context, a address, q *query, o brokerOptions) (*c
 	cfg := kafka.Config{
 		Seeds: a.hosts, TLS: q.tls(), SASL: q.text("sasl"), User: user, Password: password, Prefix: q.text("prefix"), Partitions: q.partitions(),
 		Replication: q.count("replicas"), MaxMessage: q.count("max_message"), Session: q.duration("lease"), MaxAge: o.maxAge, Log: o.log, Probe: o.probe,
+	}
+	if (user != "") != (cfg.SASL != "") {
+		q.errs = append(q.errs, errors.New("USER:PASSWORD and ?sasl go together: ?sasl=plain, scram-sha-256 or scram-sha-512 says how the cluster is told"))
 	}
 	if err := q.end(); err != nil || o.read {
 		return nil, err

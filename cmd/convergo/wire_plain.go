@@ -110,6 +110,9 @@ func mysqlConfig(a address) (cfg *driver.Config, pool int, err error) {
 		cfg.Net, cfg.Addr = "unix", socket
 	}
 	cfg.TLS, pool = q.tls(), q.count("pool")
+	if len(a.hosts) > 1 {
+		return nil, 0, errors.New("the address names several hosts: one is the primary, which takes writes")
+	}
 	if cfg.DBName == "" {
 		return nil, 0, errors.New("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE")
 	}

@@ -120,7 +120,7 @@ func openPostgres(ctx context.Context, text string, o storeOptions) (*opened, er
 		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redacted(text), err)
+		return nil, fmt.Errorf("%s: %w", redacted(text), advised(a.unopened(err), err))
 	}
 	return &opened{database: s, calls: s.Calls(), counts: func() (int64, int64, int64) {
 		c := s.Stats()
@@ -141,7 +141,7 @@ func openMySQL(ctx context.Context, text string, o storeOptions) (*opened, error
 		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redacted(text), err)
+		return nil, fmt.Errorf("%s: %w", redacted(text), advised(a.unopened(err), err))
 	}
 	return &opened{database: s, calls: s.Calls(), counts: func() (int64, int64, int64) {
 		c := s.Stats()
