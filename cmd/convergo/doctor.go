@@ -192,12 +192,15 @@ func (e *examination) database(ctx context.Context, name string) {
 
 // unseen is why a database cannot be looked at. What the server itself answered is said as serve says it, with what to do.
 func (e *examination) unseen(ctx context.Context, name string, err error) error {
+	address := e.databaseURL(e.Data, name)
 	var postgres *pgconn.PgError
 	var mysql *driver.MySQLError
 	if !errors.As(err, &postgres) && !errors.As(err, &mysql) {
+		if a, broken := parseAddress(address); broken == nil {
+			err = advised(a.unopened(err), err)
+		}
 		return fmt.Errorf("does not answer: %w", err)
 	}
-	address := e.databaseURL(e.Data, name)
 	store, refusal := openStoreWith(ctx, address, storeOptions{name: name, look: true, log: discarded()})
 	if refusal == nil {
 		return errors.Join(fmt.Errorf("cannot be looked at: %w", err), store.Close())
