@@ -35,7 +35,8 @@ bench: ## the figures of docs/reference/benchmarks.md
 demo: build ## a shop's day with everything going wrong
 	bin/convergo demo
 
-drill: build ## the demo, longer and with more kills, for several seeds; a million events past killed relays; more crash points than the tests have
+drill: build ## the demo, longer and with more kills, for several seeds; a million events past killed relays; cleaners of 200,000 events; more crash points than the tests have
 	@for seed in 1 2 3 4 5; do echo "seed $$seed"; bin/convergo demo --seed $$seed --kills 6 || exit 1; done
 	CONVERGO_ORDER_EVENTS=1000000 $(GO) test -run TestNoEventIsLostOrOutOfOrder -v -timeout 60m ./cmd/convergo
+	CONVERGO_SENT_EVENTS=200000 $(GO) test -run TestCaseB14 -v -timeout 60m ./store/mysql
 	CONVERGO_CRASH_ROUNDS=10 $(GO) test -run TestACrash -timeout 60m ./cmd/convergo

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	_ "time/tzdata" // a bare machine has no zones
 
 	"github.com/convergo/convergo/retain"
 	"github.com/convergo/convergo/testlog"
@@ -66,6 +67,46 @@ func TestCaseB14OldRowsLeaveInChunksWithPausesForTheWriters(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A day of 23 hours and one of 25, in the zone of the case. Nothing here is planned by what a clock on the wall shows: rounds and
+// terms are durations, so none is left out or made twice, and a day of age is 24 hours.
+func TestCaseB56RoundsAndTermsAreDurationsWhenTheClocksAreChanged(t *testing.T) {
+	zone, err := time.LoadLocation("America/New_York")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, day := range map[string]time.Time{
+		"forward": time.Date(2026, 3, 8, 0, 0, 0, 0, zone), "back": time.Date(2026, 11, 1, 0, 0, 0, 0, zone),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				now := func() time.Time { return day.Add(time.Since(began)).In(zone) }
+				var rounds [6]int // in each hour that passes
+				job := retain.Job{Name: "sent", Keep: 24 * time.Hour, Purge: func(_ context.Context, before time.Time, _ int) (int, error) {
+					if age := now().Sub(before); age != 24*time.Hour {
+						t.Errorf("at %v rows of %v leave", now(), age)
+					}
+					rounds[min(int(time.Since(began)/time.Hour), len(rounds)-1)]++
+					return 0, nil
+				}}
+				ctx, stop := context.WithTimeout(t.Context(), 6*time.Hour)
+				defer stop()
+				if err := retain.New([]retain.Job{job}, retain.Config{Every: time.Minute, Now: now}).Run(ctx); err != nil {
+					t.Error(err)
+				}
+				for hour, n := range rounds {
+					if n < 54 || n > 67 { // 60, each a tenth sooner or later
+						t.Errorf("%d rounds in hour %d", n, hour)
+					}
+				}
+				if shown := now().Hour(); shown == 6 {
+					t.Error("the clocks were not changed: the case was not tried")
+				}
+			})
+		})
+	}
 }
 
 func TestAForgottenKeepDeletesNothing(t *testing.T) {

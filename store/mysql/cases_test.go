@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,10 +202,24 @@ func TestCaseB03TwentyRelaysOnOneBacklogSendEachEventOnce(t *testing.T) {
 	})
 }
 
+// sentEvents is how many old events the cleaners find: as many as fit into the tests, or CONVERGO_SENT_EVENTS in a drill.
+func sentEvents(t *testing.T) int {
+	text := os.Getenv("CONVERGO_SENT_EVENTS")
+	if text == "" {
+		return 8000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1000 {
+		t.Fatalf("CONVERGO_SENT_EVENTS=%s is not a number of at least 1000", text)
+	}
+	return n
+}
+
 // Four cleaners work beside producers. No producer gets an error that a lock caused, and what is dead stays.
 func TestCaseB14FourCleanersDisturbNoProducer(t *testing.T) {
 	onBoth(t, func(t *testing.T, server *testserver.MySQL) {
-		const sent, dead, cleaners, producers = 8000, 50, 4, 4
+		const dead, cleaners, producers = 50, 4, 4
+		sent := sentEvents(t)
 		dsn := fresh(t, server)
 		s := open(t, dsn, mysql.Options{})
 		db := raw(t, dsn)
