@@ -108,7 +108,7 @@ func eventsOf(ctx context.Context, tx convergo.Tx, d sqltext.Dialect, service, o
 		if version > 0 {
 			what += fmt.Sprintf(" v%d", version)
 		}
-		story = append(story, StoryEntry{At: convergo.FromMicros(at), Service: service, What: what, Key: key})
+		story = append(story, StoryEntry{At: convergo.Telling(convergo.FromMicros(at)), Service: service, What: what, Key: key})
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read events of %s: %w", orderNo, err)

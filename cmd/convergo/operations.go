@@ -47,7 +47,8 @@ func viewQueue(q ops.Queue) queueView {
 	if q.Since.IsZero() {
 		return queueView{Count: q.Count}
 	}
-	return queueView{q.Count, &q.Since}
+	oldest := convergo.Telling(q.Since)
+	return queueView{q.Count, &oldest}
 }
 
 type backlogOutput struct {
