@@ -133,12 +133,13 @@ func TestADeliveredMessageWaitsForNobodyElsesTransaction(t *testing.T) {
 func TestTwoQuestionsThatWaitForATransactionThatIsRolledBackGetOneAnswer(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, on kind) {
 		db, d := withDecisions(t, on)
+		var asking sync.WaitGroup
+		defer asking.Wait()
 		for range 3 {
 			id, err := transactionID()
 			if err != nil {
 				t.Fatal(err)
 			}
-			var asking sync.WaitGroup
 			refused := errors.New("no stock")
 			err = db.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
 				if first, err := d.make(ctx, tx, id, commit); err != nil || !first {
@@ -156,7 +157,8 @@ func TestTwoQuestionsThatWaitForATransactionThatIsRolledBackGetOneAnswer(t *test
 				}
 				return refused
 			})
-			if asking.Wait(); !errors.Is(err, refused) {
+			asking.Wait()
+			if !errors.Is(err, refused) {
 				t.Fatal(err)
 			}
 		}

@@ -71,11 +71,15 @@ func (v victim) live() error {
 		if err != nil {
 			return err
 		}
-		return t.Send(ctx, paid(v.Order, 1), func(ctx context.Context, tx convergo.Tx) error {
+		err = t.Send(ctx, paid(v.Order, 1), func(ctx context.Context, tx convergo.Tx) error {
 			err := pay(ctx, tx, v.Order)
 			die(insideTheTransaction)
 			return err
 		})
+		if errors.Is(err, ErrRolledBack) { // the broker's question was quicker than a busy machine
+			die(v.Dies)
+		}
+		return err
 	}
 	return fmt.Errorf("no database of the kind %s", v.Kind)
 }
@@ -100,14 +104,17 @@ func (r *rig) killed(order, dies string) {
 func TestAHalfMessageOfADeadProcessIsAnsweredByAnotherInstance(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, on kind) {
 		r := newRig(t, on, TransactionalConfig{})
-		r.killed("O-1", "transaction.committed")
+		for tries := 0; !r.isPaid("O-1"); tries++ { // unless the broker's question was quicker than a busy machine
+			if tries == 10 {
+				t.Fatal("the local transaction has not committed")
+			}
+			r.killed("O-1", "transaction.committed")
+		}
+		earlier := r.decided(rollback)
 		r.killed("O-2", insideTheTransaction)
 		r.killed("O-3", "transaction.half")
-		if !r.isPaid("O-1") {
-			t.Fatal("the local transaction had not committed")
-		}
 		r.comes("O-1")
-		eventually(t, "both that had not committed are decided to be rolled back", func() bool { return r.decided(rollback) == 2 })
+		eventually(t, "both that had not committed are decided to be rolled back", func() bool { return r.decided(rollback) == earlier+2 })
 		eventually(t, "the outbox has nothing to send", func() bool { return r.count("SELECT COUNT(*) FROM outbox_delayed") == 0 })
 		if r.isPaid("O-2") || r.isPaid("O-3") || r.decided(commit) != 1 || r.count("SELECT COUNT(*) FROM outbox_event") != 1 {
 			t.Error("something of a transaction that had not committed was kept")
