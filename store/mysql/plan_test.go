@@ -135,9 +135,9 @@ func fill(t *testing.T, db *sql.DB, n int) {
 	must(t, err)
 	defer func() { must(t, conn.Close()) }()
 	deeper := "cte_max_recursion_depth"
-	if _, err := conn.ExecContext(t.Context(), "SET SESSION "+deeper+" = 100000"); err != nil {
+	if _, err := conn.ExecContext(t.Context(), "SET SESSION "+deeper+" = 1000000"); err != nil {
 		deeper = "max_recursive_iterations" // MariaDB's name
-		_, err = conn.ExecContext(t.Context(), "SET SESSION "+deeper+" = 100000")
+		_, err = conn.ExecContext(t.Context(), "SET SESSION "+deeper+" = 1000000")
 		must(t, err)
 	}
 	for _, statement := range []string{
