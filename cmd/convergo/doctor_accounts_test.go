@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -115,7 +116,9 @@ func TestTheDoctorTellsWhatAnAccountMayNotAndWhatHelps(t *testing.T) {
 			}
 			a.exec(granted(t, findings(t, 1, address...)))
 			says(t, findings(t, 0, address...), "database of order", levelChange, "serve will make its tables")
-			startPlatform(t, t.TempDir(), address...).end(0)
+			dir := t.TempDir()
+			startPlatform(t, dir, address...).end(0)
+			address = append(address, "--secrets", filepath.Join(dir, secretsFile))
 			says(t, findings(t, 0, address...), "database of order", levelOK, "its tables are those of this version")
 			a.readOnly()
 			says(t, findings(t, 1, address...), "database of order", levelError, "takes no writes: it is a replica, or read only; name the primary")
