@@ -15,7 +15,8 @@ import (
 //
 //  1. Each event is tried once when it comes, because some of its receivers may be there. One that must wait gets a place in the
 //     line of its subject: the places are a quarter of a second apart at first and a quarter of a minute later, so that many
-//     aggregates are tried no more often than one, and each in its turn.
+//     aggregates are tried no more often than one, and each in its turn. One that was sent, and whose answer is awaited, needs none:
+//     it is tried soon, and the slow receiver's answer lets the others follow.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
 //  3. When one that has waited comes through, those behind it are made due: a few, and while those come through more, up to
 //     mostReleased at a time. When one of them has to wait again that is over, and a new line begins.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -280,5 +281,50 @@ func TestEachOfSeveralRelaysLetsItsOwnFollow(t *testing.T) {
 		for _, r := range relays[1:] {
 			r.stop(t)
 		}
+	})
+}
+
+// slow takes sixteen events at a time and answers each after a while, however often it is asked.
+type slow struct {
+	mu       sync.Mutex
+	sent     map[convergo.Key]time.Time
+	underway int
+}
+
+type sent struct{ error }
+
+func (sent) Underway() bool { return true }
+
+func (s *slow) answer(_ context.Context, e convergo.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, was := s.sent[e.Key]
+	switch {
+	case was && time.Since(at) >= 1500*time.Millisecond:
+		s.underway--
+		return nil
+	case was:
+	case s.underway == 16:
+		return errAway
+	default:
+		s.sent[e.Key] = time.Now()
+		s.underway++
+	}
+	return convergo.Unavailable(sent{errors.New("not answered yet")})
+}
+
+// A receiver that is slow and well is no receiver that is away: what it was sent is asked for soon, and its answers let the others follow.
+func TestASlowReceiverGetsEventsAsFastAsItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		store := memory.New()
+		b := &broker{answer: (&slow{sent: map[convergo.Key]time.Time{}}).answer}
+		many(t, store, n)
+		r := start(store, b, relay.Config{})
+		if took := until(t, time.Hour, "all events", b.has(2*n)); took > 4*time.Minute {
+			t.Errorf("it took %v, and 94 s are the least", took)
+		}
+		wantOnce(t, b, 2*n)
+		r.stop(t)
 	})
 }

@@ -119,7 +119,8 @@ type Publisher interface {
 	// convergo.Permanent errors are the message's own fault, convergo.Unreachable ones the broker's; so is an answer that did not
 	// come before ctx ended. convergo.Unavailable ones are the receiver's of this event alone: it waits, the others go on, and no
 	// attempt beyond the first is spent. An error without a verdict spends an attempt; one that has a method RetryAt() time.Time is tried
-	// again no sooner than that.
+	// again no sooner than that. An Unavailable one whose method Underway() bool tells true means that the receiver was sent the event and
+	// has not answered yet: another Publish of it asks for the answer, and is due in a second.
 	Publish(ctx context.Context, events []convergo.Event) []error
 }
 

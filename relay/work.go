@@ -229,6 +229,13 @@ func notBefore(err error, at time.Time) time.Time {
 	return at
 }
 
+// underway tells that the receiver has been sent the event and has not answered yet: another attempt sends nothing, it asks for the
+// answer.
+func underway(err error) bool {
+	var told interface{ Underway() bool }
+	return errors.As(err, &told) && told.Underway()
+}
+
 // fail records a failed attempt, the last one or not.
 func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, now time.Time) {
 	policy := s.cfg.policy(p.Event.Topic)
@@ -249,8 +256,12 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		f.Attempts = max(p.Attempts, 1) - 1
 		t.unavailable++
 		subject := subjectOf(p.Event)
-		include(&t.waits, subject, true)
 		f.Error = mark(subject) + f.Error
+		if underway(err) { // to ask for the answer costs its receiver nothing
+			t.postpone(f, err, now.Add(patience(0)))
+			return
+		}
+		include(&t.waits, subject, true)
 		t.places = append(t.places, wanted{
 			f: f, cause: err, subject: subject, waited: waited,
 			soonest: notBefore(err, now.Add(patience(waited))), latest: now.Add(s.cfg.MaxWait - waited),

@@ -30,7 +30,7 @@ type endpoint struct {
 	slots  chan struct{} // one for each request on its way
 	flying int           // requests on their way
 	last   time.Time     // when it last answered, by the system's clock
-	hushed bool          // it has answered nothing for as long as a call waits: until one of the requests on their way has ended
+	hushed bool          // it has answered nothing for as long as a call waits: no call waits until one of the requests has ended
 }
 
 // Closed is the error for an endpoint that is left alone for a while: it could not be reached, or asked for time. It says nothing
@@ -39,6 +39,7 @@ type Closed struct {
 	Endpoint string
 	Until    time.Time
 	Cause    error
+	underway bool // see Underway
 }
 
 func (c *Closed) Error() string {
@@ -49,6 +50,9 @@ func (c *Closed) Unwrap() error { return c.Cause }
 
 // RetryAt is when another attempt may succeed.
 func (c *Closed) RetryAt() time.Time { return c.Until }
+
+// Underway tells that this event was sent and is not answered yet: another attempt sends nothing, it asks what has become of that.
+func (c *Closed) Underway() bool { return c.underway }
 
 // state tells why the endpoint is not to be called now; nil when it is.
 func (e *endpoint) state(now time.Time) error {
@@ -62,9 +66,9 @@ func (e *endpoint) stateNow(now time.Time) error {
 	case e.gone:
 		return convergo.Permanent(fmt.Errorf("endpoint %s is disabled: it answered 410 Gone", e.Name))
 	case now.Before(e.until):
-		return &Closed{e.Name, e.until, e.why}
-	case e.hushed, e.fails > 0 && e.flying > 0:
-		return &Closed{e.Name, now.Add(time.Second), errHushed}
+		return &Closed{Endpoint: e.Name, Until: e.until, Cause: e.why}
+	case e.fails > 0 && e.flying > 0:
+		return &Closed{Endpoint: e.Name, Until: now.Add(time.Second), Cause: errHushed}
 	}
 	return nil
 }
@@ -82,6 +86,13 @@ func (e *endpoint) admit(now time.Time) (probe bool, err error) {
 	return e.fails > 0, err
 }
 
+// quiet tells whether the endpoint has answered nothing for as long as a call waits: what it gets is not waited for.
+func (e *endpoint) quiet() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hushed
+}
+
 // landed notes that a request has ended, however.
 func (e *endpoint) landed() {
 	e.mu.Lock()
@@ -90,9 +101,13 @@ func (e *endpoint) landed() {
 	e.hushed = false
 }
 
-// onItsWay is the error for an event whose request goes on, or waits for others to end.
-func (e *endpoint) onItsWay(now time.Time) error {
-	return &Closed{e.Name, now.Add(time.Second), errHushed}
+// onItsWay is the error for an event whose request goes on, or, when f is nil, waits for others to end. The longer a request takes the
+// less often it is worth asking for.
+func (e *endpoint) onItsWay(now time.Time, f *flight) error {
+	if f == nil {
+		return &Closed{Endpoint: e.Name, Until: now.Add(time.Second), Cause: errHushed}
+	}
+	return &Closed{Endpoint: e.Name, Until: now.Add(max(time.Since(f.began)/2, time.Second)), Cause: errHushed, underway: true}
 }
 
 // hush notes that a call has waited since began, and tells whether the endpoint has answered nothing in that time.
@@ -136,7 +151,7 @@ func (b *Broker) down(e *endpoint, wait time.Duration, why error) error {
 	if until := now.Add(wait); until.After(e.until) {
 		e.until, e.why = until, why
 	}
-	return &Closed{e.Name, e.until, e.why}
+	return &Closed{Endpoint: e.Name, Until: e.until, Cause: e.why}
 }
 
 func (b *Broker) reached(e *endpoint) {

@@ -13,6 +13,7 @@ import (
 // flight is one request on its way. Whoever made it waits for a while; then it goes on behind him, and what it came to is kept until
 // the event is tried again.
 type flight struct {
+	began  time.Time // by the system's clock
 	done   chan struct{}
 	err    error // when done
 	cancel context.CancelCauseFunc
@@ -104,7 +105,7 @@ var (
 func (b *Broker) deliver(ctx, patient context.Context, e *endpoint, event convergo.Event) error {
 	if f, found := b.flights.of(event, e.Name); found {
 		if !f.landed() {
-			return e.onItsWay(b.cfg.Now())
+			return e.onItsWay(b.cfg.Now(), f)
 		}
 		b.flights.drop(event, e.Name)
 		if !errors.Is(f.err, errClosed) && !errors.Is(f.err, errOver) {
@@ -115,13 +116,16 @@ func (b *Broker) deliver(ctx, patient context.Context, e *endpoint, event conver
 		return err
 	}
 	if patient.Err() != nil {
-		return b.waited(ctx, e, time.Now())
+		return b.waited(ctx, e, nil, time.Now())
 	}
 	began := time.Now()
-	select {
-	case e.slots <- struct{}{}:
-	case <-patient.Done():
-		return b.waited(ctx, e, began)
+	if e.quiet() {
+		var give context.CancelFunc
+		patient, give = context.WithCancel(patient)
+		give()
+	}
+	if !e.slot(patient) {
+		return b.waited(ctx, e, nil, began)
 	}
 	probe, err := e.admit(b.cfg.Now())
 	if err != nil {
@@ -149,13 +153,28 @@ func (b *Broker) deliver(ctx, patient context.Context, e *endpoint, event conver
 		b.flights.drop(event, e.Name)
 		return f.err
 	}
-	return b.waited(ctx, e, began)
+	return b.waited(ctx, e, f, began)
+}
+
+// slot takes one, and gives up when patient ends. It may have ended before: then nobody waits, and one that is free is taken.
+func (e *endpoint) slot(patient context.Context) bool {
+	select {
+	case e.slots <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case e.slots <- struct{}{}:
+		return true
+	case <-patient.Done():
+		return false
+	}
 }
 
 // fly begins a request. Its slot is the caller's, and is free when it has ended.
 func (b *Broker) fly(e *endpoint, event convergo.Event) *flight {
 	ctx, cancel := context.WithCancelCause(b.life)
-	f := &flight{done: make(chan struct{}), cancel: cancel}
+	f := &flight{began: time.Now(), done: make(chan struct{}), cancel: cancel}
 	b.flying.Add(1)
 	go func() {
 		defer b.flying.Done()
@@ -168,15 +187,15 @@ func (b *Broker) fly(e *endpoint, event convergo.Event) *flight {
 	return f
 }
 
-// waited is the answer for an event whose endpoint was waited for in vain.
-func (b *Broker) waited(ctx context.Context, e *endpoint, began time.Time) error {
+// waited is the answer for an event whose endpoint was waited for in vain; f is its own request, if it has one.
+func (b *Broker) waited(ctx context.Context, e *endpoint, f *flight, began time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return convergo.Unreachable(fmt.Errorf("endpoint %s: not sent: %w", e.Name, err))
 	}
 	if waited := time.Since(began); waited >= b.cfg.Patience/2 && e.hush(began) && waited >= min(b.cfg.Timeout, enough) {
 		return b.down(e, 0, fmt.Errorf("no answer in %v", waited.Round(time.Second)))
 	}
-	return e.onItsWay(b.cfg.Now())
+	return e.onItsWay(b.cfg.Now(), f)
 }
 
 // enough time for an endpoint that is well.

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -279,5 +280,56 @@ func TestAReplayGoesToEndpointsThatHadTheEventToo(t *testing.T) {
 	status.Store(http.StatusOK)
 	if err := b.Publish(t.Context(), []convergo.Event{e})[0]; err != nil || came.Load() != 2 {
 		t.Errorf("it came %d times, %v", came.Load(), err)
+	}
+}
+
+// An endpoint that is slow and well has all its slots in use: it is not waited for, and not left alone either.
+func TestAQuietEndpointGetsWhatItHasRoomForAndNobodyWaits(t *testing.T) {
+	bad := &hanging{well: make(chan struct{})}
+	b := two(t, bad.ServeHTTP, func(http.ResponseWriter, *http.Request) {}, Config{Concurrency: 2, Patience: 3 * time.Second})
+	underway := func(order string) bool {
+		t.Helper()
+		err := b.Publish(t.Context(), []convergo.Event{paid(order, 1)})[0]
+		var told interface{ Underway() bool }
+		if !errors.As(err, &told) || convergo.VerdictOf(err) != convergo.Wait {
+			t.Fatal(err)
+		}
+		return told.Underway()
+	}
+	if !underway("A") {
+		t.Error("A was sent, and is not said to be on its way")
+	}
+	before := time.Now()
+	if !underway("B") {
+		t.Error("B was not sent although there is room")
+	}
+	if underway("C") {
+		t.Error("C is said to be on its way although there is no room")
+	}
+	if !underway("A") {
+		t.Error("A is on its way no more")
+	}
+	if took := time.Since(before); took > 2*time.Second {
+		t.Errorf("one that has answered nothing while a call waited is waited for again: %v", took)
+	}
+	eventually(t, "both requests", func() bool { return bad.came.Load() == 2 })
+}
+
+// Only an event that every endpoint has or was sent is on its way.
+func TestAnEventThatWaitsForOneOfItsEndpointsIsNotOnItsWay(t *testing.T) {
+	sent := &Closed{Endpoint: "a", underway: true}
+	for name, c := range map[string]struct {
+		others []error
+		want   bool
+	}{
+		"sent":            {[]error{nil, sent}, true},
+		"and left alone":  {[]error{sent, &Closed{Endpoint: "b"}}, false},
+		"left alone, and": {[]error{&Closed{Endpoint: "b"}, sent}, false},
+	} {
+		b := open(t, Config{Endpoints: []Endpoint{{Name: "a", URL: "https://a.example", Secrets: []Secret{{key: strings.Repeat("k", 32)}}}}})
+		var told interface{ Underway() bool }
+		if err := b.verdict(c.others); !errors.As(err, &told) || told.Underway() != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

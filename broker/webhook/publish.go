@@ -174,7 +174,7 @@ func (b *Broker) toAll(ctx, patient context.Context, targets []*endpoint, e conv
 // verdict of an event that some endpoints have not. While any of them may still take it, it is not permanent.
 func (b *Broker) verdict(errs []error) error {
 	all := errors.Join(errs...)
-	permanent, closed, refused := true, false, false
+	permanent, closed, refused, underway := true, false, false, true
 	for _, err := range errs {
 		if err == nil {
 			continue
@@ -185,6 +185,7 @@ func (b *Broker) verdict(errs []error) error {
 		var c *Closed
 		down, gone := errors.As(err, &c), convergo.VerdictOf(err) == convergo.Park
 		permanent, closed, refused = permanent && gone, closed || down, refused || !down && !gone
+		underway = underway && down && c.underway
 	}
 	switch {
 	case permanent:
@@ -192,16 +193,22 @@ func (b *Broker) verdict(errs []error) error {
 	case closed && b.allUnreachable():
 		return convergo.Unreachable(all)
 	case closed && !refused:
-		return convergo.Unavailable(again{all})
+		return convergo.Unavailable(again{all, underway})
 	default:
-		return again{all}
+		return again{cause: all}
 	}
 }
 
 // again hides verdicts of single endpoints inside a joined error: together they have none.
-type again struct{ cause error }
+type again struct {
+	cause    error
+	underway bool // at each endpoint that has not answered
+}
 
 func (a again) Error() string { return a.cause.Error() }
+
+// Underway is that of Closed, for all endpoints that do not have the event yet.
+func (a again) Underway() bool { return a.underway }
 
 // RetryAt is the latest time that one of the endpoints is left alone until; zero when none is.
 func (a again) RetryAt() time.Time {
