@@ -125,7 +125,7 @@ func noAddress(setting, text string, schemes []string) error {
 // shownParameters are those of which the value tells nothing that is secret.
 func shownParameters() []string {
 	return []string{
-		"schema", "pool", "sslmode", "sslrootcert", "host", "port", "socket", "tls", "ca", "cert", "server_name", "stream", "prefix", "partitions",
+		"schema", "pool", "sslmode", "sslrootcert", "sslcert", "host", "port", "socket", "tls", "ca", "cert", "server_name", "stream", "prefix", "partitions",
 		"replicas", "lease", "monitor", "db", "primary", "classic", "cluster", "sasl", "max_message",
 	}
 }

@@ -195,7 +195,8 @@ func (e *examination) unseen(ctx context.Context, name string, err error) error 
 	address := e.databaseURL(e.Data, name)
 	var postgres *pgconn.PgError
 	var mysql *driver.MySQLError
-	if !errors.As(err, &postgres) && !errors.As(err, &mysql) {
+	noTLS := errors.Is(err, driver.ErrNoTLS) || strings.Contains(err.Error(), "server refused TLS") // pgx has no error of its own
+	if !errors.As(err, &postgres) && !errors.As(err, &mysql) && !noTLS {
 		if a, broken := parseAddress(address); broken == nil {
 			err = advised(a.unopened(err), err)
 		}

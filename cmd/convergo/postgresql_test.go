@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,7 +19,9 @@ func TestPostgresqlIsTakenForPostgresByEveryCommand(t *testing.T) {
 	if used, err := isUsed(t.Context(), address); used || err != nil {
 		t.Errorf("used %v, %v", used, err)
 	}
-	startPlatform(t, t.TempDir(), service...).end(0)
+	dir := t.TempDir()
+	startPlatform(t, dir, service...).end(0)
+	service = append(service, "--secrets", filepath.Join(dir, secretsFile))
 	says(t, findings(t, 0, service...), "database of order", levelOK, "its tables are those of this version")
 	if err := poison(t.Context(), address, 1); err != nil {
 		t.Error(err)
@@ -27,7 +30,7 @@ func TestPostgresqlIsTakenForPostgresByEveryCommand(t *testing.T) {
 		t.Errorf("used %v, %v", used, err)
 	}
 	for _, args := range [][]string{
-		append([]string{"replay", "--since", "1h", "--data", t.TempDir()}, service...),
+		append([]string{"replay", "--since", "1h", "--data", dir}, service[:4]...),
 		{"replay", "--since", "1h", "--outbox", address},
 		{"dead", "list", "--database", address},
 		{"dead", "list", "--service", "order", "--databases", "order=" + address},

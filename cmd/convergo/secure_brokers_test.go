@@ -166,7 +166,9 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 			account + "localhost:" + fmt.Sprint(port) + "/?" + p.showing(): "or as ?server_name=NAME",
 		},
 	}.ofBroker(t)
-	if keys := must[[]string](t)(goredis.NewClient(&goredis.Options{Addr: s.Addr, Password: password, DB: 3}).Keys(t.Context(), "second:order:*").Result()); len(keys) == 0 {
+	third := goredis.NewClient(&goredis.Options{Addr: s.Addr, Password: password, DB: 3})
+	defer func() { _ = third.Close() }()
+	if keys := must[[]string](t)(third.Keys(t.Context(), "second:order:*").Result()); len(keys) == 0 {
 		t.Error("nothing is in database 3")
 	}
 }
@@ -179,7 +181,10 @@ func TestEachAddressOfRabbitMQOpensOrSaysWhatToDo(t *testing.T) {
 			"ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true", "ssl_cert_login_from = common_name",
 			"auth_mechanisms.1 = PLAIN", "auth_mechanisms.2 = EXTERNAL")
 	})
-	for _, args := range [][]string{{"add_user", clientName, wrongPassword}, {"set_permissions", clientName, ".*", ".*", ".*"}, {"add_vhost", "shop"}, {"set_permissions", "-p", "shop", s.User, ".*", ".*", ".*"}} {
+	for _, args := range [][]string{
+		{"add_user", clientName, wrongPassword}, {"set_permissions", clientName, ".*", ".*", ".*"},
+		{"add_vhost", "shop"}, {"set_permissions", "-p", "shop", s.User, ".*", ".*", ".*"},
+	} {
 		must[string](t)(s.Control(args...))
 	}
 	account := "amqp://" + s.User + ":" + s.Password + "@"
@@ -305,7 +310,8 @@ func TestEachAddressOfRocketMQOpensOrSaysWhatToDo(t *testing.T) {
 	})
 	door{
 		opens: []string{
-			account + "tls=true&" + p.showing() + lease, local + "server_name=" + serverName + "&prefix=second-&partitions=2&cluster=" + s.Cluster + "&" + p.showing() + lease,
+			account + "tls=true&" + p.showing() + lease,
+			local + "server_name=" + serverName + "&prefix=second-&partitions=2&cluster=" + s.Cluster + "&" + p.showing() + lease,
 		},
 		closed: map[string]string{
 			"rocketmq://app:" + wrongPassword + "@" + at + p.showing(): "refuse ACCESS:SECRET of the address",

@@ -76,9 +76,9 @@ func (d door) ofBroker(t *testing.T) {
 	}
 	for address, says := range d.closed {
 		t.Run("refuses", func(t *testing.T) {
-			order := []string{"--services", "order", "--broker", address}
-			d.told(t, address, says, "broker",
-				[]string{"relay", "--database", "sqlite:" + filepath.Join(t.TempDir(), "shop.db"), "--addr", "127.0.0.1:0", "--broker", address}, order)
+			isRefused(t, address, says, "broker",
+				[]string{"relay", "--database", "sqlite:" + filepath.Join(t.TempDir(), "shop.db"), "--addr", "127.0.0.1:0", "--broker", address},
+				[]string{"--services", "order", "--broker", address})
 		})
 	}
 }
@@ -90,20 +90,28 @@ func (d door) ofDatabase(t *testing.T) {
 	for i, address := range d.opens {
 		t.Run(fmt.Sprint("opens ", i), func(t *testing.T) {
 			order := []string{"--services", "order", "--databases", "order=" + address}
-			startPlatform(t, t.TempDir(), order...).end(0)
+			dir := t.TempDir()
+			startPlatform(t, dir, order...).end(0)
+			order = append(order, "--secrets", filepath.Join(dir, secretsFile))
 			says(t, findings(t, 0, order...), "database of order", levelOK, "its tables are those of this version")
 		})
 	}
 	for address, says := range d.closed {
 		t.Run("refuses", func(t *testing.T) {
-			d.told(t, address, says, "database of order", []string{"relay", "--database", address, "--broker", "redis://127.0.0.1:1"},
-				[]string{"--services", "order", "--databases", "order=" + address})
+			toldOfDatabase(t, address, says)
 		})
 	}
 }
 
-// told checks what a command that needs the address says, and what the doctor says of it.
-func (d door) told(t *testing.T, address, words, subject string, command, doctor []string) {
+// toldOfDatabase checks what relay and doctor say of the address of a database.
+func toldOfDatabase(t *testing.T, address, words string) {
+	t.Helper()
+	isRefused(t, address, words, "database of order", []string{"relay", "--database", address, "--broker", "redis://127.0.0.1:1"},
+		[]string{"--services", "order", "--databases", "order=" + address})
+}
+
+// isRefused checks what a command that needs the address says, and what the doctor says of it.
+func isRefused(t *testing.T, address, words, subject string, command, doctor []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -152,7 +160,7 @@ func (d door) usesAll(t *testing.T) {
 		}) {
 			t.Errorf("no test opens an address of %s with ?%s", scheme, name)
 		}
-		if !regexp.MustCompile("[`&]" + name + "[=`]").MatchString(documented) {
+		if !regexp.MustCompile("[`&?]" + name + "[=`]").MatchString(documented) {
 			t.Errorf("?%s of %s is not in docs/reference/cli.md", name, scheme)
 		}
 	}

@@ -86,6 +86,11 @@ func postgresDSN(a address) (dsn, schema string, pool int, err error) {
 	if err != nil {
 		return "", "", 0, err
 	}
+	for _, name := range []string{"tls", "ca", "cert", "key", "server_name"} { // the driver would set them in the session
+		if q.values.Has(name) {
+			q.errs = append(q.errs, fmt.Errorf("?%s is not PostgreSQL's: write ?sslmode=verify-full&sslrootcert=FILE, and &sslcert=FILE&sslkey=FILE", name))
+		}
+	}
 	schema, pool = q.text("schema"), q.count("pool")
 	if err := errors.Join(q.errs...); err != nil {
 		return "", "", 0, err
@@ -110,6 +115,7 @@ func mysqlConfig(a address) (cfg *driver.Config, pool int, err error) {
 		cfg.Net, cfg.Addr = "unix", socket
 	}
 	cfg.TLS, pool = q.tls(), q.count("pool")
+	cfg.Logger = &driver.NopLogger{} // its errors come back from its calls
 	if len(a.hosts) > 1 {
 		return nil, 0, errors.New("the address names several hosts: one is the primary, which takes writes")
 	}

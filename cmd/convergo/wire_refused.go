@@ -55,7 +55,7 @@ func (a address) unopened(err error) string {
 		return "what answers there speaks no TLS: name the port that does, or leave out " + names.all
 	case a.tls() && errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time: if no TLS is spoken at this port, name the one where it is, or leave out " + names.all
-	case !hungUp(text):
+	case !hungUp(text) || a.Scheme == "mysql" && !a.tls():
 		return ""
 	case !a.tls() && a.Scheme == "kafka" && a.User == nil:
 		return "the server hung up at once: if it asks for TLS there, write ?" + names.on + "; if it asks for a log-in, kafka://USER:PASSWORD@HOST/?sasl=plain"
@@ -71,7 +71,10 @@ func (a address) unopened(err error) string {
 
 // hungUp tells whether the other side ended the connection. Not all clients keep the error behind their text.
 func hungUp(text string) bool {
-	for _, words := range []string{"EOF", "connection reset by peer", "broken pipe", "closed the connection immediately", "tls alert record", "frame size exceeds"} {
+	for _, words := range []string{
+		"EOF", "connection reset by peer", "broken pipe", "closed the connection immediately", "tls alert record", "frame size exceeds", "invalid connection",
+		"bad connection",
+	} {
 		if strings.Contains(text, words) {
 			return true
 		}

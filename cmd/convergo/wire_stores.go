@@ -114,7 +114,7 @@ func openPostgres(ctx context.Context, text string, o storeOptions) (*opened, er
 	}
 	dsn, schema, pool, err := postgresDSN(a)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}
 	s, err := postgres.Open(ctx, dsn, postgres.Options{
 		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
@@ -135,7 +135,7 @@ func openMySQL(ctx context.Context, text string, o storeOptions) (*opened, error
 	}
 	cfg, pool, err := mysqlConfig(a)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}
 	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{
 		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
@@ -48,6 +49,7 @@ func configure(dsn string, opts Options) (*mysql.Config, error) {
 		return nil, err
 	}
 	cfg.ParseTime, cfg.Loc = true, time.UTC
+	cfg.Logger = driverLog{opts.Log}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
 	}
@@ -179,3 +181,9 @@ func CreateDatabase(ctx context.Context, dsn string, opts Options) (err error) {
 	}
 	return nil
 }
+
+// driverLog takes what the driver would write to standard error by itself. The same errors come back from its calls.
+type driverLog struct{ to *slog.Logger }
+
+// Print implements mysql.Logger.
+func (l driverLog) Print(v ...any) { l.to.Debug("mysql driver: " + fmt.Sprint(v...)) }

@@ -65,7 +65,7 @@ func remedy(err error) string {
 	case numberNoTable, numberNoPower:
 		return "the user lacks a privilege: " + grants
 	case numberPassword:
-		return "the user or its password is wrong, or the user is let in with TLS only"
+		return "the user or its password is wrong, or the user is let in with TLS only, or with a client certificate (cert and key)"
 	case numberHost:
 		return "the server knows no user who may come from this host"
 	case numberNewPassword, numberNewPassword2:

@@ -58,7 +58,8 @@ func (s *Store) refused(ctx context.Context, err error) error {
 	case codePassword:
 		remedy = "the role or its password is wrong"
 	case codeLogin:
-		remedy = "the server lets this role not in from here: see its pg_hba.conf, whose lines can ask for TLS (sslmode), and whether the role exists and may log in"
+		remedy = "the server lets this role not in from here: see its pg_hba.conf, whose lines can ask for TLS (sslmode) or " +
+			"a client certificate (sslcert and sslkey), and whether the role exists and may log in"
 	case codeNoDatabase:
 		remedy = "create the database first"
 	case codeReadOnly:
