@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
 )
 
@@ -50,6 +52,15 @@ func (s *Store) ClaimBuffers(ctx context.Context, leases []relay.Lease, perLane 
 		lanes, starts, _ := s.floors.look(leases, c.seen, c.seq, c.started)
 		rows, err := c.explain("ClaimLanes", lanes, starts, int64(perLane))
 		pages = next + rows
+		return err
+	})
+	return pages, err
+}
+
+// HastenBuffers is how many pages Hasten touches, which it does.
+func (s *Store) HastenBuffers(ctx context.Context, lanes []int16, mark string, most int, now time.Time) (pages int, err error) {
+	err = s.update(ctx, func(ctx context.Context, tx *Tx) error {
+		pages, err = (&claiming{store: s, ctx: ctx, session: tx.session}).explain("Hasten", lanes, convergo.Micros(now), mark, int64(most))
 		return err
 	})
 	return pages, err

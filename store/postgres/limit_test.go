@@ -62,3 +62,30 @@ func TestALimitHoldsWhateverTheStatisticsSay(t *testing.T) {
 		})
 	}
 }
+
+// However many wait in a lane, only as many of them are read as are hastened, with statistics of the table and without.
+func TestHasteningAFewReadsAFewOfThoseThatWait(t *testing.T) {
+	server, s := openQuiet(t)
+	now := time.Now()
+	must(t, s.Update(t.Context(), func(ctx context.Context, tx convergo.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO outbox_blocked (aggregate_digest, lane, aggregate_type, aggregate_id, attempts, next_attempt_at, last_error, blocked_at)
+			SELECT sha256(convert_to(i::text, 'UTF8')), i % 64, 'order', i::text, 1, 9e15::bigint + i, 'waiting for order.OrderPaid: gone', 1
+			  FROM generate_series(1, 100000) AS i`)
+		return err
+	}))
+	lanes := make([]int16, convergo.Lanes)
+	for i := range lanes {
+		lanes[i] = int16(i)
+	}
+	for _, statistics := range []bool{false, true} {
+		if statistics {
+			must(t, server.Exec("postgres", "VACUUM ANALYZE"))
+		}
+		pages, err := s.HastenBuffers(t.Context(), lanes, "waiting for order.OrderPaid: ", 16, now)
+		must(t, err)
+		t.Logf("statistics %t: %d pages", statistics, pages)
+		if pages > 600 || pages < 16 { // a lane's rows stand on 1,500 pages
+			t.Errorf("statistics %t: 16 of 100,000 that are hastened touch %d pages, want 600 at most", statistics, pages)
+		}
+	}
+}
