@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		return exited
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(s.err, "convergo: %v (see convergo --help)\n", err)
+		_, _ = fmt.Fprintf(s.err, "convergo: %v (see %s --help)\n", err, mistaken(err))
 		return 2
 	}
 	warnOfEnvironment(s.err, parsed)
@@ -77,6 +77,20 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 1
 	}
 	return 0
+}
+
+// mistaken is the command that the command line had come to when the error was found: its help is the one to read.
+func mistaken(err error) string {
+	words := []string{"convergo"}
+	var e *kong.ParseError
+	if errors.As(err, &e) && e.Context != nil {
+		for _, p := range e.Context.Path {
+			if p.Command != nil {
+				words = append(words, p.Command.Name)
+			}
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // misuseError is an error of how the program is used: nothing was begun, and it stays until the command line, the environment or the file is

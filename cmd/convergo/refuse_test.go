@@ -444,3 +444,14 @@ func TestAnAddressThatStandsForAllIsNotGivenToCustomers(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAMistakeNamesTheHelpOfItsSubcommand(t *testing.T) {
+	for _, c := range []struct{ line, help string }{
+		{"relay --nope", "(see convergo relay --help)"}, {"dead list --nope", "(see convergo dead list --help)"},
+		{"dead", "(see convergo dead --help)"}, {"replay", "(see convergo replay --help)"}, {"relay --batch x", "(see convergo relay --help)"},
+		{"nope", "(see convergo --help)"}, {"--nope", "(see convergo --help)"},
+	} {
+		refused(t, 2, []string{c.help}, strings.Fields(c.line)...)
+	}
+	refused(t, 2, []string{"nope", "(see convergo doctor --help)"}, "doctor", "--config", configOf(t, "nope: 1\n"))
+}
