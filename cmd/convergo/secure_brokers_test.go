@@ -120,6 +120,17 @@ func TestEachAddressOfNATSOpensOrSaysWhatToDo(t *testing.T) {
 	}.ofBroker(t)
 }
 
+// redisAt runs commands on a server as who may do everything there.
+func redisAt(t *testing.T, addr string) (do func(command ...any)) {
+	t.Helper()
+	admin := goredis.NewClient(&goredis.Options{Addr: addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	return func(command ...any) {
+		t.Helper()
+		testserver.Must(t, admin.Do(t.Context(), command...).Err())
+	}
+}
+
 func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	p := papersFor(t)
@@ -127,16 +138,10 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 	secure, socket := fmt.Sprint("127.0.0.1:", port), filepath.Join(p.dir, "redis.sock")
 	s := testserver.Own(t, testserver.OpenRedisWith("--tls-port", fmt.Sprint(port), "--tls-cert-file", p.cert, "--tls-key-file", p.key,
 		"--tls-ca-cert-file", p.ca, "--tls-auth-clients", "yes", "--unixsocket", socket))
-	admin := goredis.NewClient(&goredis.Options{Addr: s.Addr})
-	defer func() { _ = admin.Close() }()
-	for _, do := range [][]any{
-		{"ACL", "SETUSER", "app", "on", ">" + password, "~*", "+@all"}, {"ACL", "SETUSER", "small", "on", ">" + password, "~*", "+ping"},
-		{"CONFIG", "SET", "requirepass", password},
-	} {
-		if err := admin.Do(t.Context(), do...).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	admin := redisAt(t, s.Addr)
+	admin("ACL", "SETUSER", "app", "on", ">"+password, "~*", "+@all")
+	admin("ACL", "SETUSER", "small", "on", ">"+password, "~*", "+ping")
+	admin("CONFIG", "SET", "requirepass", password)
 	sentinel := testserver.Own(t, func() (*testserver.Sentinel, error) {
 		return testserver.OpenSentinel(s, "shop", password+"-of-sentinels", password)
 	})

@@ -193,10 +193,7 @@ func passes(t *testing.T, address string) {
 		}
 	}()
 	source := must[inbox.Source](t)(b.Subscribe(ctx, "payment", []convergo.Subject{{Topic: "order", Type: "OrderPaid"}}))
-	event := convergo.Event{
-		MessageID: "m-1", Key: convergo.KeyFor("OrderPaid", t.Name(), 1), Topic: "order", Type: "OrderPaid",
-		Aggregate: convergo.Aggregate{Type: "order", ID: t.Name()}, Version: 1, Payload: []byte("{}"), CreatedAt: time.Now(),
-	}
+	event := eventOf(t.Name())
 	if err := errors.Join(b.Publish(ctx, []convergo.Event{event})...); err != nil {
 		t.Fatal(err)
 	}
@@ -213,5 +210,12 @@ func passes(t *testing.T, address string) {
 				return
 			}
 		}
+	}
+}
+
+func eventOf(order string) convergo.Event {
+	return convergo.Event{
+		MessageID: "m-1", Key: convergo.KeyFor("OrderPaid", order, 1), Topic: "order", Type: "OrderPaid",
+		Aggregate: convergo.Aggregate{Type: "order", ID: order}, Version: 1, Payload: []byte("{}"), CreatedAt: time.Now(),
 	}
 }

@@ -23,6 +23,9 @@ import (
 
 // refused is what a person can do about an error at the address: a certificate or a log-in that is not accepted. "" when it is something else.
 func (a address) refused(err error) string {
+	if a.Scheme == "webhook" {
+		return refusedByEndpoint(err)
+	}
 	if what := a.certificate(err); what != "" {
 		return what
 	}
@@ -129,6 +132,23 @@ func (a address) tls() bool {
 		return query.Get("sslmode") != "disable"
 	}
 	return query.Get("tls") == "true" || query.Has("ca") || query.Has("cert") || query.Has("server_name")
+}
+
+// refusedByEndpoint is about keys of the file that webhook: names.
+func refusedByEndpoint(err error) string {
+	switch text := err.Error(); {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return "the endpoint's certificate is signed by nobody whom this machine trusts: name the file of its authority in that file, as ca"
+	case errors.As(err, new(x509.HostnameError)):
+		return "the endpoint's certificate is for another host: write a name that it is for in its url"
+	case errors.As(err, new(x509.CertificateInvalidError)):
+		return "the endpoint's certificate cannot be used: it must be issued anew, or, if it is not expired, this machine's clock set right"
+	case strings.Contains(text, "remote error: tls: ") && strings.Contains(text, "certificate"):
+		return "the endpoint asks for a client certificate, which is not sent to any: let it go by the signature"
+	case strings.Contains(text, " answered 401"), strings.Contains(text, " answered 403"):
+		return "the endpoint does not accept the signature: let its secret be among the secrets of that file, and both clocks be right"
+	}
+	return ""
 }
 
 func (a address) refusedByNATS(err error) string {

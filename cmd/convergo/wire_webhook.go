@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,6 +26,7 @@ type endpointsFile struct {
 		Disabled bool     `yaml:"disabled"`
 	} `yaml:"endpoints"`
 	Allow     []string `yaml:"allow"` // networks that are not public and may be called all the same
+	CA        string   `yaml:"ca"`    // file of an authority of one's own, trusted beside those of the system
 	PlainHTTP bool     `yaml:"plain-http"`
 }
 
@@ -77,6 +79,11 @@ func readEndpoints(path string) (cfg webhook.Config, err error) {
 		return cfg, fmt.Errorf("%s: %w", path, err)
 	}
 	cfg.PlainHTTP = file.PlainHTTP
+	if file.CA != "" {
+		if cfg.RootCAs, err = trustedToo(file.CA); err != nil {
+			return cfg, fmt.Errorf("%s: ca: %w", path, err)
+		}
+	}
 	for _, network := range file.Allow {
 		prefix, err := netip.ParsePrefix(network)
 		if err != nil {
@@ -99,4 +106,20 @@ func readEndpoints(path string) (cfg webhook.Config, err error) {
 		cfg.Endpoints = append(cfg.Endpoints, endpoint)
 	}
 	return cfg, nil
+}
+
+// trustedToo are the system's authorities and those of the file.
+func trustedToo(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil { // a machine without any
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate", file)
+	}
+	return pool, nil
 }
