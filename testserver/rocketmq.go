@@ -92,7 +92,7 @@ func (r *RocketMQ) open(lib string, options RocketMQOptions) error {
 			"mappedFileSizeCommitLog=104857600", "mappedFileSizeConsumeQueue=600000", "maxIndexNum=400000", "maxHashSlotNum=100000",
 			"diskMaxUsedSpaceRatio=95",
 			"flushDiskType=SYNC_FLUSH", "brokerRole=ASYNC_MASTER", "autoCreateTopicEnable=false",
-			"transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionOpBatchInterval=300",
+			"transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionCheckMax=1000", "transactionOpBatchInterval=300",
 			// A machine that runs many tests is slow, which is no reason to turn messages away.
 			"waitTimeMillsInSendQueue=10000", "waitTimeMillsInTransactionQueue=10000",
 		}, options.Settings...)...),

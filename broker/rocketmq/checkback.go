@@ -25,7 +25,8 @@ func (b *Broker) checked(ctx context.Context, address string, req *command) {
 		return
 	}
 	if err := t.answer(ctx, address, req, messages[0]); err != nil {
-		b.cfg.Log.Warn("a broker's question about a transactional message is not answered; it will ask again", "broker", address, "error", err)
+		b.cfg.Log.Warn("a broker's question about a transactional message is not answered; it will ask again", "broker", address,
+			"event", messages[0].properties[convergo.HeaderKey], "error", err)
 	}
 }
 

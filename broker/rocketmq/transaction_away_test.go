@@ -43,7 +43,7 @@ func TestAQuestionWhileTheDatabaseIsAwayIsNotAnsweredAndAskedAgain(t *testing.T)
 	aloneOnEachDatabase(t, func(t *testing.T, on kind) { // it kills the servers that the tests share
 		address := on.fresh(t)
 		var halves atomic.Int64
-		r := newRigOn(t, on, address, TransactionalConfig{AnswerTimeout: time.Second, Probe: func(point string) {
+		r := newRigOn(t, on, address, TransactionalConfig{AnswerTimeout: 500 * time.Millisecond, Probe: func(point string) {
 			if point == "transaction.half" && halves.Add(1) == 1 || point == "transaction.committed" {
 				runtime.Goexit()
 			}
@@ -58,7 +58,7 @@ func TestAQuestionWhileTheDatabaseIsAwayIsNotAnsweredAndAskedAgain(t *testing.T)
 		}
 		back = sync.OnceValue(back)
 		t.Cleanup(func() { _ = back() }) // for the other tests, however this one ends
-		eventually(t, "two questions that are not answered", func() bool { return r.unanswered() >= 2 })
+		eventually(t, "two questions that are not answered", func() bool { return r.unanswered("O-1") && r.unanswered("O-2") })
 		if err := back(); err != nil {
 			t.Fatal(err)
 		}
