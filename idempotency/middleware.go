@@ -55,7 +55,7 @@ func KeyOf(ctx context.Context) (key convergo.Key, ok bool) {
 //
 //   - 400: the key is missing, malformed or doubled (ParseKey). 401: no principal. 413: the body is longer than MaxBody.
 //   - 409: a request with this key is running in this process; wait and repeat it unchanged.
-//   - 422: the key was used for other content (method, path, query or raw body); stop and use a new key.
+//   - 422: the key was used for other content (method, path, query or raw body); a new request needs a new key, a repeat the same content.
 //   - Answers below 500 are recorded and given again, byte for byte, with "Idempotency-Replayed: true". Of a 4xx answer
 //     everything that the handler wrote is rolled back. 401, 403, 404, 408, 413, 415 and 429 are not recorded: they
 //     speak of the moment, or of the media type, and not of the request.
@@ -196,7 +196,8 @@ func (m *middleware[TX]) run(w http.ResponseWriter, r *http.Request, next http.H
 		m.cfg.Problem(w, r, status, title, "The request could not be recorded. Send it again with the same Idempotency-Key.")
 	case o.found != nil && o.found.Fingerprint != print:
 		m.cfg.Problem(w, r, http.StatusUnprocessableEntity, "Idempotency-Key used for other content",
-			"This Idempotency-Key belongs to a request with another body or query. A new request needs a new key.")
+			"This Idempotency-Key belongs to a request with another body or query. Use a new key for a new request, or send the same body and query to get "+
+				"the first answer.")
 	case o.found != nil:
 		o.found.replay(w)
 	default:

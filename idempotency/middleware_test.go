@@ -152,7 +152,7 @@ func TestCaseB36OtherContentIsRefusedAndMakesNothing(t *testing.T) {
 	} {
 		r := s.post(q)
 		s.want("status", r.StatusCode, 422)
-		if body := text(r); !strings.Contains(body, "other content") || r.Header.Get("Content-Type") != "application/problem+json" {
+		if body := text(r); !strings.Contains(body, "other content") || !strings.Contains(body, "a new key for a new request, or send the same body") || r.Header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("problem: %s", body)
 		}
 	}

@@ -206,6 +206,10 @@ func idempotencyProblem(w http.ResponseWriter, _ *http.Request, status int, titl
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
 		p.Field, p.Remedy = "body", "send less in one request"
+	case status == http.StatusUnprocessableEntity:
+		p.Remedy = "use a new Idempotency-Key for a new request, or send the same body and query as the first time to get its answer"
+	case status == http.StatusConflict:
+		p.Remedy = "wait for Retry-After, then send the same request again with the same Idempotency-Key"
 	case status >= http.StatusInternalServerError:
 		p.Field, p.Remedy = "", "send it again with the same Idempotency-Key"
 	}

@@ -406,7 +406,11 @@ func TestEveryPostWantsAnIdempotencyKey(t *testing.T) {
 		if again.status != first.status || !bytes.Equal(again.body, first.body) || again.header.Get("Idempotency-Replayed") != "true" {
 			t.Errorf("%s: first %d %s, then %d %s", describe(method, path), first.status, first.body, again.status, again.body)
 		}
-		p.call(method, path, who, "key-1", map[string]any{"nonsense": 2}).problem(t, http.StatusUnprocessableEntity)
+		other := p.call(method, path, who, "key-1", map[string]any{"nonsense": 2})
+		const remedy = "a new Idempotency-Key for a new request, or send the same body"
+		if problem := other.problem(t, http.StatusUnprocessableEntity); !strings.Contains(problem.Remedy, remedy) {
+			t.Errorf("%s: another content: %s", describe(method, path), other.body)
+		}
 	})
 	if posts < 30 {
 		t.Errorf("only %d POSTs", posts)
@@ -442,8 +446,8 @@ func TestConcurrentPostsWithOneKeyRunOnce(t *testing.T) {
 			a.into(t, http.StatusCreated, &o)
 			numbers[o.OrderNo]++
 		case http.StatusConflict:
-			if a.problem(t, http.StatusConflict); a.header.Get("Retry-After") == "" {
-				t.Error("a 409 without Retry-After")
+			if problem := a.problem(t, http.StatusConflict); a.header.Get("Retry-After") == "" || !strings.Contains(problem.Remedy, "wait") {
+				t.Errorf("a 409 without Retry-After or what to do: %s", a.body)
 			}
 		default:
 			t.Errorf("answer %d %s", a.status, a.body)
