@@ -27,17 +27,17 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 	add := func(w relay.Warning) { found[w.Setting] = w }
 	if b.cfg.Classic {
 		add(relay.Warning{
-			Setting: "queue type (Config.Classic)", Value: "classic", Want: "quorum", Loses: "all events of a node's queues when its disk is lost",
+			Setting: "classic (Config.Classic)", Value: "true", Want: "false, which makes quorum queues", Loses: "all events of a node's queues when its disk is lost",
 		})
 	}
 	for _, s := range b.cfg.Unclaimed {
 		add(relay.Warning{
-			Setting: "Config.Unclaimed " + s.String(), Value: "unroutable counts as sent", Want: "a consumer of the subject",
+			Setting: "unclaimed (Config.Unclaimed) " + s.String(), Value: "unroutable counts as sent", Want: "a consumer of the subject",
 			Loses: "events of " + s.String() + " while no queue is bound for them",
 		})
 	}
 	if b.cfg.Replicas == 1 {
-		add(relay.Warning{Setting: "Config.Replicas", Value: "1", Want: "3", Loses: "all events of a queue when its node's disk is lost"})
+		add(relay.Warning{Setting: "replicas (Config.Replicas)", Value: "1", Want: "3", Loses: "all events of a queue when its node's disk is lost"})
 	}
 	for _, l := range []*link{b.publish, b.consume} {
 		if why := l.blocked.Load(); why != nil {

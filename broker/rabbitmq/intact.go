@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -72,10 +71,10 @@ func (b *Broker) testify(conn *amqp.Connection) (lost bool, err error) {
 	if w.name != "" {
 		err := isQueue(conn, w.name)
 		switch {
-		case refused(err, amqp.NotFound) && strings.Contains(err.Error(), "down"): // its node is away; nothing is known of the others
-			w.name = ""
-		case refused(err, amqp.NotFound):
+		case gone(err):
 			lost = true
+		case refused(err, amqp.NotFound): // its node is away, or it alone has trouble; nothing is known of the others
+			w.name = ""
 		case err != nil:
 			return false, err
 		}

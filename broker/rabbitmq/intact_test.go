@@ -2,10 +2,13 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/inbox"
@@ -181,5 +184,24 @@ func TestCloseWaitsForNobodyWhoLooksForTheWitness(t *testing.T) {
 	case <-patience.C:
 		t.Error("it does not end")
 		b.witness.turn <- struct{}{}
+	}
+}
+
+// The words are those of RabbitMQ 3.10. Not only a publisher looks: a subscription told of lost data while a node was away.
+func TestAQueueThatTheServerCannotReachIsNotGone(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"NOT_FOUND - no queue 'convergo.payment.0' in vhost '/'":                                                     true,
+		"NOT_FOUND - home node 'rabbit@two' of durable queue 'convergo.down.0' in vhost '/' is down or inaccessible": false,
+		"NOT_FOUND - queue 'convergo.payment.0' in vhost '/' has crashed and failed to restart":                      false,
+		"NOT_FOUND - queue 'convergo.payment.0' in vhost '/' process is stopped by supervisor":                       false,
+		"NOT_FOUND - no queue 'convergo.down.0' in vhost '/'":                                                        true,
+	} {
+		err := fmt.Errorf("read queue: %w", &amqp.Error{Code: amqp.NotFound, Reason: reason})
+		if gone(err) != want {
+			t.Errorf("%v: gone: %t", err, !want)
+		}
+	}
+	if gone(&amqp.Error{Code: amqp.AccessRefused}) || gone(nil) {
+		t.Error("another refusal says that something is gone")
 	}
 }

@@ -169,7 +169,7 @@ func (p *publication) judge(e convergo.Event, f inFlight) error {
 			return nil
 		}
 		return convergo.Unavailable(fmt.Errorf("unroutable: no queue is bound for %s (%s): it waits for a consumer that subscribes; or name "+
-			"the subject in Config.Unclaimed (--unclaimed)", convergo.Subject{Topic: e.Topic, Type: e.Type}, r.ReplyText))
+			"the subject in --unclaimed (Config.Unclaimed)", convergo.Subject{Topic: e.Topic, Type: e.Type}, r.ReplyText))
 	}
 	switch {
 	case f.confirm.Acked():

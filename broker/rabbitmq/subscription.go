@@ -72,7 +72,7 @@ func (s *subscription) run(ctx context.Context) {
 			tries = 1
 		}
 		s.fail(err)
-		if refused(err, amqp.NotFound) { // the server has lost its queues, or somebody deleted them
+		if gone(err) { // the server has lost its queues, or somebody deleted them
 			bare = true
 			s.broker.cfg.Log.Warn("the queues of a consumer are gone and are made again: rabbitmq has lost its data, or somebody deleted them; "+
 				"`convergo replay --since` refills them from the outbox when all consumers run", "consumer", s.consumer)
