@@ -49,6 +49,9 @@ func parseAddress(text string) (address, error) {
 		if at == 0 && cutShort(hosts, rest[end:]) {
 			return address{}, fmt.Errorf("a URL that begins with %q: the user or the password has a '/', '?' or '#' in it; write %%2F, %%3F or %%23", scheme+":")
 		}
+		if at == 0 && !ports(hosts) {
+			return address{}, fmt.Errorf("a URL that begins with %q: a port is a number; is the '@' and the host missing behind the password?", scheme+":")
+		}
 		if path, _, _ := strings.Cut(rest[end:], "?"); at > 0 && strings.Contains(path, "@") {
 			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", scheme+":")
 		}
@@ -82,6 +85,22 @@ func cutShort(hosts, rest string) bool {
 	_, port, found := strings.Cut(hosts, ":")
 	_, err := strconv.Atoi(port)
 	return found && err != nil && !strings.ContainsAny(hosts, "[,") && strings.Contains(rest, "@")
+}
+
+// ports tells whether each of the hosts has a number as its port, or none: something else may be a password.
+func ports(hosts string) bool {
+	for host := range strings.SplitSeq(hosts, ",") {
+		_, behind, bracketed := strings.Cut(host, "]")
+		if !bracketed {
+			behind = host
+		}
+		if _, port, found := strings.Cut(behind, ":"); found && port != "" {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // redacted is an address without its secrets, for logs, errors and `convergo config`.

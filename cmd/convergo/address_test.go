@@ -88,6 +88,7 @@ func TestNoPasswordOfAnAddressThatIsNoURLIsShown(t *testing.T) {
 	for _, address := range []string{
 		"con:hunter2@tcp(127.0.0.1:3306)/db_order", "host=127.0.0.1 user=u password=hunter2 dbname=x", "hunter2@/x",
 		"mysql://con:hunter%te2@h/x", "oracle://u:hunter2@h/x", "redis://hunter2@h:1",
+		"mysql://con:hunter2", "mysql://con:hunter2/shop", "postgresql://con:hunter2/shop?sslmode=disable", "redis://:hunter2", "kafka://con:hunter2,other:9092",
 	} {
 		if shown := redacted(address); strings.Contains(shown, "hunter") || strings.Contains(shown, "te2") {
 			t.Errorf("%s is shown as %s", address, shown)
