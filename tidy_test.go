@@ -110,6 +110,23 @@ func TestLogsOfTestsAreReadUnderALock(t *testing.T) {
 	}
 }
 
+// Whoever runs the program knows flags and parameters of addresses, and no fields: those stand behind them, in brackets.
+func TestMessagesNameASettingBeforeItsField(t *testing.T) {
+	field, bracketed := regexp.MustCompile(`\b(Config|Options)\.[A-Z]\w+`), regexp.MustCompile(`\w ?\([^()]*\)`)
+	for _, f := range parsedFiles(t) {
+		if room, _, _ := strings.Cut(f.name, "/"); isTest(f.name) || !slices.Contains([]string{"broker", "cmd", "outbox", "relay", "store"}, room) {
+			continue
+		}
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			text, ok := n.(*ast.BasicLit)
+			if ok && text.Kind == token.STRING && field.MatchString(bracketed.ReplaceAllString(text.Value, "")) {
+				t.Errorf("%s:%d: %s: write setting (%s)", f.name, f.line(text.Pos()), text.Value, field.FindString(text.Value))
+			}
+			return true
+		})
+	}
+}
+
 func TestMoneyIsNeverAFloat(t *testing.T) {
 	for _, f := range parsedFiles(t) {
 		if !strings.HasPrefix(f.name, "trade/") {

@@ -142,7 +142,7 @@ func (o *Outbox[TX]) fits(e convergo.Event) error {
 		headers += len(name) + len(value) + headerBytes
 	}
 	if n := len(e.Payload) + headers; n > o.most {
-		return fmt.Errorf("event %s: %w: payload of %d bytes and headers of %d, together %d > %d (Config.MaxPayload): %w",
+		return fmt.Errorf("event %s: %w: payload of %d bytes and headers of %d, together %d > %d, what the broker takes (Config.MaxPayload): %w",
 			e.Key, ErrTooLarge, len(e.Payload), headers, n, o.most, convergo.ErrInvalid)
 	}
 	return nil

@@ -200,7 +200,7 @@ func TestAnEventThatIsTooLargeForTheBrokerIsRefusedWhenItIsWritten(t *testing.T)
 			t.Errorf("%d of %d with %v: %v", c.payload, c.limit, c.headers, err)
 		case err != nil && (!errors.Is(err, convergo.ErrInvalid) || errors.Is(err, outbox.ErrTooLarge) != (c.limit == 1000)):
 			t.Errorf("%v", err)
-		case err != nil && c.limit == 1000 && !strings.Contains(err.Error(), "together 1001 > 1000 (Config.MaxPayload)"):
+		case err != nil && c.limit == 1000 && !strings.Contains(err.Error(), "together 1001 > 1000, what the broker takes (Config.MaxPayload)"):
 			t.Errorf("%v names no limit", err)
 		}
 	}

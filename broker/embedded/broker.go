@@ -93,7 +93,7 @@ type Broker struct {
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Dir == "" {
-		return nil, errors.New("embedded broker: Config.Dir is empty: name a folder for its data")
+		return nil, errors.New("embedded broker: no folder for its data (Config.Dir): name one")
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.StartTimeout)
 	defer cancel()

@@ -89,7 +89,7 @@ func (b *Broker) checkPlan() []relay.Warning {
 	if b.cfg.Replication >= 3 {
 		return nil
 	}
-	return []relay.Warning{{Setting: "Config.Replication", Value: strconv.Itoa(b.cfg.Replication), Want: "3",
+	return []relay.Warning{{Setting: "replicas (Config.Replication)", Value: strconv.Itoa(b.cfg.Replication), Want: "3",
 		Loses: "New topics lose confirmed events with the disk, or the power, of " + plural(b.cfg.Replication) + "."}}
 }
 
@@ -162,7 +162,7 @@ func (c checked) keeping(config kadm.ResourceConfig, cfg Config) {
 	if value, ok := settingOf(config, "max.message.bytes"); ok {
 		if n, err := strconv.Atoi(value); err != nil || n < largestRecord {
 			c.warn("max.message.bytes", value, strconv.Itoa(largestRecord)+" or more",
-				"An event that was written and is larger can never be sent: it becomes a dead event. outbox.Config.MaxPayload refuses it when it is written.")
+				"An event that was written and is larger can never be sent: it becomes a dead event. Let what writes events refuse it (outbox.Config.MaxPayload).")
 		}
 	}
 }

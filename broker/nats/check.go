@@ -127,7 +127,7 @@ func (b *Broker) syncs(ctx context.Context, replicas int) ([]relay.Warning, erro
 	}
 	w := relay.Warning{Setting: "sync_interval of the servers", Want: "always", Loses: loses}
 	if b.cfg.MonitorURL == "" {
-		w.Value = "not visible to a client (set the monitoring URL)"
+		w.Value = "not visible to a client: set monitor (Config.MonitorURL) to the URL of a server's monitoring port"
 		return []relay.Warning{w}, nil
 	}
 	config, err := monitored(ctx, b.cfg.MonitorURL)

@@ -46,7 +46,7 @@ func (b *Broker) checkReplicas(ctx context.Context, info map[string]string, warn
 		warn("connected_slaves", "0", "1 or more", "The loss of this machine's disk loses all events that it holds.")
 	}
 	if b.cfg.Replicas < 1 {
-		warn("Config.Replicas", "0", "1 or more", "An event is confirmed before a replica has it: a failover can lose the newest events.")
+		warn("replicas (Config.Replicas)", "0", "1 or more", "An event is confirmed before a replica has it: a failover can lose the newest events.")
 	} else if replicas < b.cfg.Replicas {
 		warn("connected_slaves", strconv.Itoa(replicas), fmt.Sprint(b.cfg.Replicas), "Nothing is confirmed with fewer connected than replicas (Config.Replicas).")
 	}

@@ -339,7 +339,7 @@ func settingsOf(warnings []relay.Warning) (names []string) {
 func TestTheCheckSaysWhatALaxServerLoses(t *testing.T) {
 	b := open(t, shared(t))
 	found, err := b.Check(t.Context())
-	if names := settingsOf(found); err != nil || !slices.Equal(names, []string{"connected_slaves", "Config.Replicas"}) {
+	if names := settingsOf(found); err != nil || !slices.Equal(names, []string{"connected_slaves", "replicas (Config.Replicas)"}) {
 		t.Errorf("one strict server: %v, %v", names, err)
 	}
 	lax := open(t, settings(testserver.Own(t, testserver.OpenRedisWith("--appendonly", "no", "--maxmemory-policy", "allkeys-lru"))))

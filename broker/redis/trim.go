@@ -82,7 +82,8 @@ func (b *Broker) trim(ctx context.Context, topic string, partition int, oldest s
 		}
 	}
 	if slowest != "" {
-		b.cfg.Log.Warn("redis broker: events older than MaxAge stay, because a consumer is not done with them; Forget removes one that is used no more",
+		b.cfg.Log.Warn("redis broker: events older than keep-broker (Config.MaxAge) stay, because a consumer is not done with them; of one that is used no more "+
+			"destroy the group (XGROUP DESTROY, or Broker.Forget)",
 			"topic", topic, "partition", partition, "consumer", slowest)
 	}
 	// Not by whole blocks, as would be cheaper: a stream that grows slowly would keep its last block for longer than the marks are kept.

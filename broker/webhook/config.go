@@ -91,7 +91,7 @@ func (c Config) validate() error {
 		return errors.New("no endpoints (Config.Endpoints): name at least one")
 	}
 	if c.Concurrency < 1 || c.Timeout < 0 || c.Patience < 0 || c.Remember < 1 {
-		return errors.New("Config.Concurrency, Timeout, Patience or Remember is negative")
+		return errors.New("concurrency, timeout, patience or remember (Config.Concurrency, Timeout, Patience, Remember) is negative")
 	}
 	names := map[string]bool{}
 	for i, e := range c.Endpoints {

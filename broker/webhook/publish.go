@@ -134,7 +134,7 @@ func (b *Broker) publish(ctx, patient context.Context, e convergo.Event) error {
 		}
 	}
 	if !wanted && !b.cfg.unclaimed(e) {
-		return convergo.Unavailable(fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in Config.Unclaimed (--unclaimed)",
+		return convergo.Unavailable(fmt.Errorf("unroutable: no endpoint wants %s: add one, or name the subject in --unclaimed (Config.Unclaimed)",
 			convergo.Subject{Topic: e.Topic, Type: e.Type}))
 	}
 	return b.toAll(ctx, patient, targets, e)
@@ -254,7 +254,7 @@ func (b *Broker) Check(context.Context) ([]relay.Warning, error) {
 	}
 	for _, s := range b.cfg.Unclaimed {
 		all = append(all, relay.Warning{
-			Setting: "Config.Unclaimed " + s.String(), Value: "needs no endpoint", Want: "an endpoint",
+			Setting: "unclaimed (Config.Unclaimed) " + s.String(), Value: "needs no endpoint", Want: "an endpoint",
 			Loses: "events of " + s.String() + " that no endpoint wants",
 		})
 	}

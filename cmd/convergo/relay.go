@@ -89,7 +89,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
 	to.warn(ctx, log)
-	to.warnRoom(ctx, nil, "larger events become dead events; a writer in Go refuses them with outbox.Config.MaxPayload", log)
+	to.warnRoom(ctx, nil, "larger events become dead events; let what writes them refuse them (in Go: outbox.Config.MaxPayload)", log)
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w; name another address with --addr", err)

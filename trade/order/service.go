@@ -90,7 +90,7 @@ var _ trade.Service = (*Service)(nil)
 // New makes the service. It fails when the secret is missing.
 func New(deps trade.Deps, cfg Config) (*Service, error) {
 	if len(cfg.TokenSecret) < trade.MinSecret {
-		return nil, fmt.Errorf("order: Config.TokenSecret has %d bytes; give it at least %d", len(cfg.TokenSecret), trade.MinSecret)
+		return nil, fmt.Errorf("order: session_secret (Config.TokenSecret) has %d bytes; give it at least %d", len(cfg.TokenSecret), trade.MinSecret)
 	}
 	if deps.Now == nil {
 		deps.Now = time.Now
