@@ -113,7 +113,8 @@ func (r *RabbitMQ) write(ports [4]int, lines []string) error {
 		"disk_free_limit.absolute = 50MB", "collect_statistics_interval = 60000",
 	}, lines)
 	files := map[string]string{
-		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[rabbitmq_auth_mechanism_ssl].\n", "rabbitmq-env.conf": "", ".erlang.cookie": r.Password,
+		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "rabbitmq-env.conf": "", ".erlang.cookie": r.Password,
+		"enabled_plugins": "[rabbitmq_auth_mechanism_ssl].\n",
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o400); err != nil {

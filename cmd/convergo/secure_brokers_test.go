@@ -171,6 +171,7 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 			account + "localhost:" + fmt.Sprint(port) + "/?" + p.showing(): "or as ?server_name=NAME",
 		},
 	}.ofBroker(t)
+	saysAlone(t, "relay", "--database", "sqlite:"+filepath.Join(t.TempDir(), "shop.db"), "--broker", account+secure+"/?tls=true")
 	third := goredis.NewClient(&goredis.Options{Addr: s.Addr, Password: password, DB: 3})
 	defer func() { _ = third.Close() }()
 	if keys := must[[]string](t)(third.Keys(t.Context(), "second:order:*").Result()); len(keys) == 0 {

@@ -112,6 +112,8 @@ func TestEachAddressOfMySQLAndMariaDBOpensOrSaysWhatToDo(t *testing.T) {
 					app + local + p.trusting():    "or as ?server_name=NAME",
 				},
 			}.ofDatabase(t)
+			saysAlone(t, "relay", "--database", certified+at+p.lying(), "--broker", "redis://127.0.0.1:1")
+			saysAlone(t, "doctor", "--data", t.TempDir(), "--services", "order", "--databases", "order="+certified+at+p.lying())
 		})
 	}
 }

@@ -110,6 +110,18 @@ func toldOfDatabase(t *testing.T, address, words string) {
 		[]string{"--services", "order", "--databases", "order=" + address})
 }
 
+// saysAlone fails when a client of a server writes to standard error beside the program.
+func saysAlone(t *testing.T, args ...string) {
+	t.Helper()
+	_ = programFile(t) // it may have to be built
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r := runChild(ctx, t, args...)
+	if lines := strings.Split(strings.TrimSpace(r.err), "\n"); r.code != 1 || len(lines) != 1 || !strings.HasPrefix(lines[0], "convergo: ") {
+		t.Errorf("%d: %s", r.code, r.err)
+	}
+}
+
 // isRefused checks what a command that needs the address says, and what the doctor says of it.
 func isRefused(t *testing.T, address, words, subject string, command, doctor []string) {
 	t.Helper()

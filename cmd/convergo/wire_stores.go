@@ -90,7 +90,8 @@ func openTables(ctx context.Context, name, text string, change bool, log *slog.L
 func openStoreWith(ctx context.Context, text string, o storeOptions) (_ *opened, err error) {
 	switch schemeOf(text) {
 	case "sqlite":
-		s, err := openDatabase(ctx, strings.TrimPrefix(text, "sqlite:"), sqlite.Options{Name: o.name, ReadOnly: o.readOnly || o.look, NoTrace: o.look, Probe: o.probe, Log: o.log})
+		s, err := openDatabase(ctx, strings.TrimPrefix(text, "sqlite:"),
+			sqlite.Options{Name: o.name, ReadOnly: o.readOnly || o.look, NoTrace: o.look, Probe: o.probe, Log: o.log})
 		if err != nil {
 			return nil, err
 		}
