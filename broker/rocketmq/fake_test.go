@@ -2,9 +2,11 @@ package rocketmq
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,5 +178,35 @@ func TestAServerThatSpeaksAnotherProtocolIsAnOutageThatSaysSo(t *testing.T) {
 	_, err = Open(t.Context(), Config{NameServers: []string{l.Addr().String()}})
 	if convergo.VerdictOf(err) != convergo.Outage || !strings.Contains(err.Error(), "does not speak RocketMQ's protocol") {
 		t.Errorf("error %v, want an outage that names the reason", err)
+	}
+}
+
+// Each event waited for them by itself: a batch took longer than its publish may.
+func TestAPublishAsksNameServersThatDoNotAnswerOncePerTopic(t *testing.T) {
+	var silent atomic.Bool
+	f := newFake(t, 8, func(*command) *command { return &command{} })
+	answer := f.answer
+	f.answer = func(req *command) *command {
+		if silent.Load() && req.Code == codeRoute {
+			return nil
+		}
+		return answer(req)
+	}
+	b := open(t, Config{NameServers: []string{f.address}, Timeout: 100 * time.Millisecond})
+	if err := b.Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]; err != nil {
+		t.Fatal(err)
+	}
+	silent.Store(true)
+	b.stale(b.topicName("order"))
+	before := len(f.requests(codeRoute))
+	var events []convergo.Event
+	for i := range 50 {
+		events = append(events, paid(fmt.Sprint("O-", i), 2))
+	}
+	if err := errors.Join(b.Publish(t.Context(), events)...); err != nil {
+		t.Errorf("the broker is there, and where it is was known: %v", err)
+	}
+	if n := len(f.requests(codeRoute)) - before; n != 1 {
+		t.Errorf("asked %d times", n)
 	}
 }

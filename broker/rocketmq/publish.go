@@ -49,8 +49,14 @@ type failure struct {
 	err   error
 }
 
-// sort checks the events and gives the indexes of those to be sent by their queue.
+// sort checks the events and gives the indexes of those to be sent by their queue. A topic is looked up once, whatever comes of it: name
+// servers that do not answer cost a time-out each time.
 func (p *publication) sort(ctx context.Context) map[partition][]int {
+	type found struct {
+		parts []partition
+		err   error
+	}
+	topics := map[string]found{}
 	queues := map[partition][]int{}
 	for i, e := range p.events {
 		if p.heldBack(i) {
@@ -60,12 +66,16 @@ func (p *publication) sort(ctx context.Context) map[partition][]int {
 			p.fail(i, err)
 			continue
 		}
-		parts, err := p.broker.partitions(ctx, p.broker.topicName(e.Topic))
-		if err != nil {
-			p.fail(i, fmt.Errorf("publish %s: %w", e.Key, err))
+		topic, looked := topics[e.Topic]
+		if !looked {
+			topic.parts, topic.err = p.broker.partitions(ctx, p.broker.topicName(e.Topic))
+			topics[e.Topic] = topic
+		}
+		if topic.err != nil {
+			p.fail(i, fmt.Errorf("publish %s: %w", e.Key, topic.err))
 			continue
 		}
-		at := parts[int(e.Aggregate.Lane())%len(parts)]
+		at := topic.parts[int(e.Aggregate.Lane())%len(topic.parts)]
 		queues[at] = append(queues[at], i)
 	}
 	return queues
