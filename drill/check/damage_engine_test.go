@@ -1,5 +1,7 @@
 package check_test
 
+import "strings"
+
 func effectDamage() []damage {
 	return []damage{
 		{name: "effect missing", equation: effectRows, pick: reserved, do: []string{`DELETE FROM inventory.effect WHERE effect_key = :k`}},
@@ -36,6 +38,11 @@ func eventDamage() []damage {
 		{name: "first event missing", equation: said, pick: `SELECT aggregate_id FROM "order".outbox_event WHERE id = 1`, do: []string{`DELETE FROM "order".outbox_event WHERE id = 1`}},
 		{name: "event twice under another key", equation: said, pick: done, do: []string{`INSERT INTO "order".outbox_event (created_at, lane, key_digest, aggregate_digest, topic, type, aggregate_type, aggregate_id, message_id, event_key, payload)
 			SELECT created_at, lane, zeroblob(32), aggregate_digest, topic, type, aggregate_type, aggregate_id, message_id, event_key || ':2', payload FROM "order".outbox_event WHERE type = 'OrderPaid' AND aggregate_id = :k`}},
+		{name: "event twice, given up by one service and applied by another", equation: said, pick: done, do: []string{`INSERT INTO "order".outbox_event (created_at, lane, key_digest, aggregate_digest, topic, type, aggregate_type, aggregate_id, message_id, event_key, payload)
+			SELECT created_at, lane, zeroblob(32), aggregate_digest, topic, type, aggregate_type, aggregate_id, message_id, event_key || ':2', payload FROM "order".outbox_event WHERE type = 'OrderPaid' AND aggregate_id = :k`,
+			`INSERT INTO ledger.inbox_dead SELECT 1000, 'another id', ` + strings.NewReplacer("'OPEN'", "'DISCARDED'", "key_digest,", "zeroblob(32),").Replace(parked) + ` FROM ledger.inbox_dead LIMIT 1`,
+			`INSERT INTO ledger.inbox_mark (marked_at, consumer, key_digest, payload_digest) SELECT marked_at, consumer, zeroblob(32), payload_digest FROM ledger.inbox_mark LIMIT 1`,
+			`INSERT INTO points.inbox_mark (marked_at, consumer, key_digest, payload_digest) SELECT marked_at, consumer, zeroblob(32), payload_digest FROM points.inbox_mark LIMIT 1`}},
 		{name: "event of something that never happened", equation: said, pick: canceled, do: []string{`UPDATE "order".outbox_event SET type = 'OrderCompleted' WHERE type = 'OrderCanceled' AND aggregate_id = :k`}},
 		{name: "mark removed", equation: applied, pick: paidEvent, do: []string{`DELETE FROM ledger.inbox_mark WHERE key_digest = (SELECT key_digest FROM "order".outbox_event WHERE event_key = :k)`}, want: "→ ledger"},
 		{name: "all marks removed", equation: applied, pick: paidEvent, do: []string{`DELETE FROM points.inbox_mark WHERE key_digest = (SELECT key_digest FROM "order".outbox_event WHERE event_key = :k)`}},

@@ -49,7 +49,8 @@ WHERE e.at >= :horizon AND c.name IS NULL
 SELECT COUNT(*) FROM event
 
 -- name: every change was told once.broken
--- What a state says must have been said, once. A dead letter that a person discarded may be of an event that means nothing.
+-- What a state says must have been said, once. An event that persons discarded wherever it came may be one that means nothing; one that
+-- somebody applied was told.
 SELECT type || ':' || id, 'is due ' || SUM(due) || ' times, told ' || SUM(told) || ' times' FROM (
   SELECT 'OrderCreated' AS type, order_no AS id, created_at AS at, 1 AS due, 0 AS told, 0 AS dropped FROM "order".orders
   UNION ALL SELECT 'OrderTimeout', order_no, created_at, 1, 0, 0 FROM "order".orders
@@ -73,7 +74,8 @@ SELECT type || ':' || id, 'is due ' || SUM(due) || ' times, told ' || SUM(told) 
   UNION ALL SELECT 'ReceiptRefunded', CASE order_no WHEN '' THEN trade_no ELSE order_no END, received_at, 1, 0, 0 FROM payment.payment_receipt WHERE state = 'REFUNDED'
   UNION ALL SELECT CASE to_state WHEN 'DISPATCHED' THEN 'ShipmentDispatched' WHEN 'DELIVERED' THEN 'ShipmentDelivered' ELSE 'ShipmentCanceled' END, entity_id, at, 1, 0, 0
     FROM change WHERE machine = 'shipment' AND from_state <> '' AND to_state IN ('DISPATCHED', 'DELIVERED', 'CANCELED')
-  UNION ALL SELECT type, aggregate_id, created_at, 0, 1, key_digest IN (/*union:SELECT key_digest FROM SCHEMA.inbox_dead WHERE state = 'DISCARDED'*/) FROM event
+  UNION ALL SELECT type, aggregate_id, created_at, 0, 1, key_digest IN (/*union:SELECT key_digest FROM SCHEMA.inbox_dead WHERE state = 'DISCARDED'*/)
+    AND NOT EXISTS (SELECT 1 FROM mark m WHERE m.key_digest = event.key_digest AND m.discarded = 0) FROM event
 ) GROUP BY type, id HAVING SUM(due AND at >= :horizon) > SUM(told) OR SUM(due) < SUM(told) - SUM(dropped)
 
 -- name: every event was applied by every service that wants it.checked

@@ -18,7 +18,8 @@ CREATE INDEX temp.event_type ON event (type, aggregate_id)
 -- name: mark
 -- Not unique on purpose: a mark in a foreign database is damage to be named, not an error of the check.
 CREATE TEMP TABLE mark AS /*union:SELECT 'SCHEMA' AS service, consumer, key_digest, marked_at,
-  EXISTS (SELECT 1 FROM SCHEMA.inbox_dead d WHERE d.consumer = m.consumer AND d.key_digest = m.key_digest) AS dead FROM SCHEMA.inbox_mark m*/
+  EXISTS (SELECT 1 FROM SCHEMA.inbox_dead d WHERE d.consumer = m.consumer AND d.key_digest = m.key_digest) AS dead,
+  EXISTS (SELECT 1 FROM SCHEMA.inbox_dead d WHERE d.consumer = m.consumer AND d.key_digest = m.key_digest AND d.state = 'DISCARDED') AS discarded FROM SCHEMA.inbox_mark m*/
 
 -- name: mark index
 CREATE INDEX temp.mark_key ON mark (key_digest, consumer)
