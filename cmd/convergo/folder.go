@@ -22,7 +22,7 @@ type folder struct {
 	path    string
 	lock    *flock.Flock
 	shared  bool // the secrets are a file that other processes read too
-	made    bool // the secrets were made by this process: the folder is new
+	made    bool // the secrets were made by this process, and are in its memory only: the folder is new; see keepSecrets
 	Secrets secrets
 	// Died is when the process that held it last was surely alive, if it did not stop cleanly; zero when it did.
 	Died time.Time
@@ -82,11 +82,13 @@ func (f *folder) occupy(secretsPath string) error {
 	if err := os.WriteFile(filepath.Join(f.path, lockFile), []byte(who), 0o600); err != nil {
 		return fmt.Errorf("data folder %s: %w", f.path, err)
 	}
-	if f.shared = secretsPath != ""; f.shared {
+	_, missing := os.Stat(f.file(secretsFile))
+	switch f.shared, f.made = secretsPath != "", secretsPath == "" && errors.Is(missing, fs.ErrNotExist); {
+	case f.made:
+		f.Secrets = newSecrets()
+	case f.shared:
 		f.Secrets, err = readSecrets(secretsPath)
-	} else {
-		_, missing := os.Stat(f.file(secretsFile))
-		f.made = errors.Is(missing, fs.ErrNotExist)
+	default:
 		f.Secrets, err = loadSecrets(f.path)
 	}
 	if err != nil {
@@ -135,11 +137,8 @@ func loadSecrets(path string) (secrets, error) {
 	name := filepath.Join(path, secretsFile)
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s := secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random()), newPlatformID()}
-		if text, err = json.MarshalIndent(s, "", "  "); err != nil {
-			return s, err
-		}
-		if err = createDurably(name, text); err == nil {
+		s := newSecrets()
+		if err = s.create(name); err == nil {
 			return s, nil
 		}
 		if errors.Is(err, fs.ErrExist) {
@@ -150,6 +149,35 @@ func loadSecrets(path string) (secrets, error) {
 		return secrets{}, fmt.Errorf("secrets: %w", err)
 	}
 	return parseSecrets(name, text)
+}
+
+func newSecrets() secrets {
+	return secrets{secret("op_"), secret(""), "whsec_" + base64.StdEncoding.EncodeToString(random()), newPlatformID()}
+}
+
+// create makes the file; fs.ErrExist when it is there.
+func (s secrets) create(name string) error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return createDurably(name, text)
+}
+
+// keepSecrets writes the secrets that this process has made: not before it is known that no database has another platform's tables. A start
+// that ends earlier, however that comes, leaves none behind, by which the next one would take the folder for one that was here before.
+func (f *folder) keepSecrets() error {
+	if !f.made {
+		return nil
+	}
+	switch err := f.Secrets.create(f.file(secretsFile)); {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("secrets: %s was made by somebody else in this moment: start again, with those", f.file(secretsFile))
+	case err != nil:
+		return fmt.Errorf("secrets: %w", err)
+	}
+	f.made = false
+	return nil
 }
 
 // readSecrets reads the secrets that several processes share. None are made up here: another process would make others.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -163,6 +164,22 @@ func TestProcessesThatMakeTheSecretsAtOnceHaveTheSameOnes(t *testing.T) {
 			t.Fatalf("left behind are %v, %v", files, err)
 		}
 	}
+}
+
+// A start that ends before it has looked at the databases must not leave secrets by which the next one would pass for the platform that
+// is there, and one that is refused for one database must not take another that was nobody's.
+func TestAStartThatFailsLeavesNothingByWhichTheNextOneTakesAPlatformsDatabase(t *testing.T) {
+	t.Parallel()
+	at, first, dir := t.TempDir(), t.TempDir(), t.TempDir()
+	args := []string{"serve", "--addr", "127.0.0.1:0", "--data", dir, "--database", "sqlite:" + filepath.Join(at, "{service}.db"), "--services"}
+	startPlatform(t, first, "--services", "points", "--database", "sqlite:"+filepath.Join(at, "{service}.db")).end(0)
+	refused(t, 1, []string{"nats://127.0.0.1:1"}, append(args, "points", "--broker", "nats://127.0.0.1:1")...)
+	taken := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	defer func() { _ = taken.Close() }()
+	refused(t, 1, []string{"listen"}, append(args, "points", "--addr", taken.Addr().String())...)
+	refused(t, 1, []string{"points.db has the tables of a platform"}, append(args, "points")...)
+	refused(t, 1, []string{"points.db has the tables of a platform"}, append(args, "coupon,points")...)
+	startPlatform(t, dir, "--services", "coupon", "--database", "sqlite:"+filepath.Join(at, "{service}.db")).end(0)
 }
 
 // Secrets of before there was an id: all who share the file find the same one, and the folder's own file keeps it.

@@ -102,6 +102,14 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 			return nil, fmt.Errorf("service %s: %w", name, err)
 		}
 	}
+	if err = f.keepSecrets(); err != nil { // before the first of a platform's tables: from here on the folder is the databases' own
+		return nil, err
+	}
+	for i, name := range cfg.Services {
+		if err = p.fillUnit(ctx, p.units[i], name); err != nil {
+			return nil, fmt.Errorf("service %s: %w", name, err)
+		}
+	}
 	if err = f.remember(databases); err != nil {
 		return nil, err
 	}
@@ -111,7 +119,8 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 	return p, p.refill(ctx)
 }
 
-// openUnit returns the unit also with an error, as far as it was opened, so that it can be closed.
+// openUnit opens the database of a service, which must be this platform's or nobody's. It returns the unit also with an error, as far as
+// it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	probe := slowDisk(p.cfg.CommitDelay, p.probe)
 	store, err := openStore(ctx, name, p.cfg.databaseURL(p.cfg.Data, name), probe, p.log)
@@ -130,9 +139,14 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	} else if err := p.folder.refuseTaken(ctx, p.cfg.databaseURL(p.cfg.Data, name), store); err != nil {
 		return u, err
 	}
-	log := p.log.With("service", name)
+	return u, nil
+}
+
+// fillUnit makes the service's tables and wires its parts.
+func (p *platform) fillUnit(ctx context.Context, u *unit, name string) error {
+	store, log := u.store, p.log.With("service", name)
 	if err := store.Migrate(ctx, "trade", trade.Migrations()); err != nil {
-		return u, err
+		return err
 	}
 	u.calls = outside.New[convergo.Tx](store.calls, outside.Config{
 		Name: name, Backoff: backoff(p.cfg.RetryBase, p.cfg.RetryCap), Lease: p.cfg.CallLease, Log: log, Probe: of(name, p.probe),
@@ -141,15 +155,15 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		DB: store, Outbox: outbox.New[convergo.Tx](store, outbox.Config{MaxPayload: p.largest}), Calls: u.calls, Now: time.Now, Log: log,
 	}
 	if err := p.newService(u, name, deps); err != nil {
-		return u, err
+		return err
 	}
 	if err := store.Migrate(ctx, name, u.service.Migrations()); err != nil {
-		return u, err
+		return err
 	}
 	for kind, h := range u.service.Calls() {
 		u.calls.Handle(kind, h)
 	}
-	return u, p.wireUnit(ctx, u, name, log)
+	return p.wireUnit(ctx, u, name, log)
 }
 
 func (p *platform) wireUnit(ctx context.Context, u *unit, name string, log *slog.Logger) error {

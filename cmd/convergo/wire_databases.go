@@ -90,8 +90,8 @@ func (f *folder) refuseOther(ctx context.Context, name string, store *sqlite.Sto
 }
 
 // refuseTaken refuses a database outside that has a platform's tables when this folder is new: with secrets of its own this process would
-// be another platform there, whose events stop the first one's consumers. The secrets that were made for it are taken back, so
-// that the next try does not find them.
+// be another platform there, whose events stop the first one's consumers. The secrets that were made for it are not kept, so that the
+// next try does not find them: see keepSecrets.
 func (f *folder) refuseTaken(ctx context.Context, address string, store *opened) error {
 	if !f.made {
 		return nil
@@ -100,8 +100,7 @@ func (f *folder) refuseTaken(ctx context.Context, address string, store *opened)
 	if err != nil || have == 0 {
 		return err
 	}
-	return errors.Join(fmt.Errorf("%s has the tables of a platform, and the data folder %s is new: %s", redacted(address), f.path, takenRemedy),
-		os.Remove(f.file(secretsFile)))
+	return fmt.Errorf("%s has the tables of a platform, and the data folder %s is new: %s", redacted(address), f.path, takenRemedy)
 }
 
 const takenRemedy = "start it with that platform's data folder (--data) or with its secrets (--secrets FILE); if they are lost, " +
