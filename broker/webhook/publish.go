@@ -210,7 +210,7 @@ func (a again) Error() string { return a.cause.Error() }
 // Underway is that of Closed, for all endpoints that do not have the event yet.
 func (a again) Underway() bool { return a.underway }
 
-// RetryAt is the latest time that one of the endpoints is left alone until; zero when none is.
+// RetryAt is the time that the first of the endpoints which are left alone is left alone until: the others refuse by themselves. Zero: none is.
 func (a again) RetryAt() time.Time {
 	var c *Closed
 	if errors.As(a.cause, &c) {
