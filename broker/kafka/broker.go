@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,12 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
+	for i, seed := range c.Seeds {
+		if strings.ContainsAny(seed, "@/") { // somebody's URL
+			return fmt.Errorf("kafka broker: address %d (Config.Seeds) is not host:port (it is not shown, for it may hold a password): "+
+				"the user, the password and TLS have fields of their own", i+1)
+		}
+	}
 	switch {
 	case c.Partitions < 1 || c.Partitions > convergo.Lanes:
 		return fmt.Errorf("kafka broker: %d partitions: between 1 and %d", c.Partitions, convergo.Lanes)

@@ -84,6 +84,12 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c Config) validate() error {
+	for i, addr := range c.Addrs {
+		if strings.ContainsAny(addr, "@/") { // somebody's URL
+			return fmt.Errorf("address %d (Config.Addrs) is not host:port (it is not shown, for it may hold a password): "+
+				"the user, the password, TLS and the virtual host have fields of their own", i+1)
+		}
+	}
 	switch {
 	case c.Partitions < 1 || c.Partitions > convergo.Lanes:
 		return fmt.Errorf("partitions (Config.Partitions) is %d: want 1 to %d", c.Partitions, convergo.Lanes)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,6 +96,12 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
+	for _, addr := range append([]string{c.Addr}, c.Sentinels...) {
+		if strings.Contains(addr, "://") || !strings.HasPrefix(addr, "/") && strings.LastIndex(addr, "@") > 0 { // somebody's URL; a socket may be "@name"
+			return errors.New("redis broker: an address (Config.Addr, Config.Sentinels) is not host:port (it is not shown, for it may hold a password): " +
+				"the user, the password, TLS and the database have fields of their own")
+		}
+	}
 	switch {
 	case c.Partitions < 1 || c.Partitions > convergo.Lanes:
 		return fmt.Errorf("redis broker: %d partitions: between 1 and %d", c.Partitions, convergo.Lanes)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,6 +60,12 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if len(c.NameServers) == 0 {
 		return c, errors.New("rocketmq: no name server: name one (Config.NameServers)")
+	}
+	for i, addr := range c.NameServers {
+		if strings.ContainsAny(addr, "@/") { // somebody's URL
+			return c, fmt.Errorf("rocketmq: address %d (Config.NameServers) is not host:port (it is not shown, for it may hold a password): "+
+				"the access key, the secret and TLS have fields of their own", i+1)
+		}
 	}
 	if c.Cluster == "" {
 		c.Cluster = "DefaultCluster"
