@@ -37,7 +37,7 @@ func (s *Store) startNotifier() {
 	s.notify.running.Go(func() { s.notify.send(ctx) })
 	cfg := s.cfg.Copy()
 	if s.opts.ListenDSN != "" {
-		direct, err := pgx.ParseConfig(s.opts.ListenDSN)
+		direct, err := parse(s.opts.ListenDSN)
 		if err != nil {
 			s.opts.Log.Warn("other processes' wake-ups are not heard", slog.String("store", s.opts.Name), slog.Any("error", err))
 			return

@@ -15,11 +15,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/sqltext"
@@ -141,15 +144,32 @@ var tableName = regexp.MustCompile(`\b(?:outbox|inbox|outside|idempotency|machin
 // is refused with ErrNewer before anything is written to it. Errors never contain the password. What another try cannot change (a
 // wrong password, a missing database or privilege, an old server) is convergo.Permanent, at once, with the remedy.
 func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := parse(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("postgres store: %w", err) // pgx hides the password
+		return nil, fmt.Errorf("postgres store: %w", err)
 	}
 	s := &Store{cfg: cfg, opts: opts.withDefaults(cfg)}
 	if err := s.open(ctx); err != nil {
 		return nil, fmt.Errorf("postgres store %s: %w", s.opts.Name, err)
 	}
 	return s, nil
+}
+
+// parse never shows a password. pgx hides the one that it finds; in a URL it looks for it before the first '@', and what stands behind
+// that one would be told as the host.
+func parse(dsn string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	odd := func(host string) bool {
+		return strings.Contains(host, "@") && !strings.HasPrefix(host, "/") && !strings.HasPrefix(host, "@")
+	} // sockets may
+	if odd(cfg.Host) || slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return odd(f.Host) }) {
+		return nil, convergo.Permanent(errors.New("the host has an '@' in it (it is not shown, for it may hold the end of a password): " +
+			"in a URL write an '@' of the user or the password as %40"))
+	}
+	return cfg, nil
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
