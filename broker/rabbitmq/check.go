@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -30,10 +31,14 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 			Setting: "classic (Config.Classic)", Value: "true", Want: "false, which makes quorum queues", Loses: "all events of a node's queues when its disk is lost",
 		})
 	}
-	for _, s := range b.cfg.Unclaimed {
+	if len(b.cfg.Unclaimed) > 0 {
+		var subjects []string
+		for _, s := range b.cfg.Unclaimed {
+			subjects = append(subjects, s.String())
+		}
 		add(relay.Warning{
-			Setting: "unclaimed (Config.Unclaimed) " + s.String(), Value: "unroutable counts as sent", Want: "a consumer of the subject",
-			Loses: "events of " + s.String() + " while no queue is bound for them",
+			Setting: "unclaimed (Config.Unclaimed)", Value: strings.Join(subjects, ", "), Want: "only what nobody need hear",
+			Loses: "events of these subjects while no queue is bound for them",
 		})
 	}
 	if b.cfg.Replicas == 1 {
