@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/embedded"
 	"github.com/convergo/convergo/broker/kafka"
@@ -176,7 +174,7 @@ func connectRedis(ctx context.Context, a address, q *query, o brokerOptions) (*c
 	if err := q.end(); err != nil || o.read {
 		return nil, err
 	}
-	goredis.SetLogger(quiet{})
+	silenced()
 	b, err := redis.Open(ctx, cfg)
 	if err != nil {
 		return nil, err

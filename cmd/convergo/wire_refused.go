@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -259,6 +260,9 @@ func (c *connected) told(err error) error {
 	}
 	return err
 }
+
+// silenced lets the client of Redis write nothing by itself. It has one logger for all its connections, which is set before there is any.
+var silenced = sync.OnceFunc(func() { goredis.SetLogger(quiet{}) })
 
 // quiet takes what the client of Redis writes to standard error by itself. The same errors come back from its calls.
 type quiet struct{}
