@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/convergo/convergo"
+	"github.com/convergo/convergo/relay"
 )
 
 func discarded() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -96,6 +97,11 @@ func describeDead(to io.Writer, i deadItem, whole int) error {
 	line("holds", "%t", i.held)
 	line("error", "%s", i.err)
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		if name == relay.UnreadableHeaders { // why is in the error
+			_, text, _ := strings.Cut(e.Headers[name], "\n")
+			line("headers", "%s", text)
+			continue
+		}
 		line("header", "%s: %s", name, e.Headers[name])
 	}
 	text := strings.ToValidUTF8(string(e.Payload), "")

@@ -59,6 +59,9 @@ func (c relayCommand) validate() error {
 	if err := checkListen("--addr", c.Addr); err != nil {
 		return err
 	}
+	if strings.Contains(c.Database, "{service}") {
+		return fmt.Errorf("--database %q: {service} means nothing to a relay, which has one outbox: name it, for example by ?schema=order", redacted(c.Database))
+	}
 	if err := convergo.ValidateOrigin(c.PlatformID); err != nil {
 		return fmt.Errorf("--platform-id: %w", err)
 	}

@@ -123,6 +123,8 @@ func TestARelayIsRefusedWhatItCannotDoWithTheReason(t *testing.T) {
 		refused(t, code, []string{c.says}, append([]string{"relay", "--database", "sqlite:" + path, "--addr", "127.0.0.1:0"}, c.args...)...)
 	}
 	refused(t, 1, []string{"does not begin with one of sqlite, postgres, mysql"}, "relay", "--database", "oracle://u:hunter2@h/x", "--broker", "redis://127.0.0.1:1")
+	refused(t, 2, []string{"{service} means nothing", "?schema=order"}, "relay", "--database", "postgres://h/x?schema={service}", "--broker", "redis://127.0.0.1:1")
+	refused(t, 2, []string{"is one database for all services", "--outbox"}, "replay", "--database", "postgres://h/shop", "--since", "2h")
 }
 
 func TestReplayTakesATimeOrADurationAndNothingElse(t *testing.T) {

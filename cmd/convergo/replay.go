@@ -43,7 +43,9 @@ func (c replayCommand) Run(ctx context.Context, s streams) error {
 	now := time.Now()
 	from, err := since(c.Since, now)
 	if err == nil && c.Outbox == "" { // else the platform's databases are not asked for
-		err = c.validate()
+		if err = c.validate(); err != nil && c.Database != "" && !strings.Contains(c.Database, "{service}") {
+			err = fmt.Errorf("%w; the outbox of an application is named with --outbox URL", err)
+		}
 	}
 	if err == nil && max(len(c.By), len(c.Reason)) > ops.MaxText {
 		err = fmt.Errorf("--by and --reason have at most %d bytes", ops.MaxText)

@@ -76,6 +76,9 @@ func openTables(ctx context.Context, name, text string, change bool, log *slog.L
 	have, newest, err := store.Version(ctx, "engine", nil)
 	if err == nil && have < newest {
 		err = fmt.Errorf("%s has no tables of this version (%d of %d): use the convergo that runs there, or start it once", redacted(text), have, newest)
+		if have == 0 && schemeOf(text) == "postgres" && !strings.Contains(text, "schema=") {
+			err = fmt.Errorf("%w; where the tables are in a schema, name it with ?schema=NAME", err)
+		}
 	}
 	if err == nil && !change {
 		return store, nil
