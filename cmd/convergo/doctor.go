@@ -20,14 +20,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/convergo/convergo/relay"
-	"github.com/convergo/convergo/trade"
 )
 
-// doctorCommand is `convergo doctor`: it takes the settings of serve, and looks whether serve could run with them. It changes
-// nothing, so it may be asked before a roll-out, on what is running.
+// doctorCommand is `convergo doctor`: it takes the settings of serve, or of a relay, and looks whether that could run with them. It
+// changes nothing, so it may be asked before a roll-out, on what is running.
 type doctorCommand struct {
 	serveCommand
-	JSON bool `help:"The findings as JSON."`
+	Relay     bool     `env:"-" help:"The settings are those of convergo relay: look at its outbox and its broker."`
+	Unclaimed []string `placeholder:"topic.Type,topic.*" help:"With --relay: events that count as sent when nobody is subscribed to them."`
+	JSON      bool     `help:"The findings as JSON."`
 }
 
 // finding is one thing that the doctor looked at.
@@ -62,8 +63,10 @@ func (e *examination) note(level, subject, format string, args ...any) {
 // Run examines and fails when something would keep the platform from running. What can be lost is a warning.
 func (c doctorCommand) Run(ctx context.Context, s streams) error {
 	e := &examination{doctorCommand: c, now: time.Now}
-	if err := c.validate(); err != nil {
-		e.note(levelError, "settings", "%v", err)
+	if c.Relay {
+		e.ofRelay(ctx)
+	} else if err := c.validate(); err != nil {
+		e.note(levelError, "settings", "%v%s", err, c.meantRelay())
 	} else {
 		e.note(levelOK, "settings", "they fit together")
 		e.partial()
@@ -79,7 +82,7 @@ func (c doctorCommand) Run(ctx context.Context, s streams) error {
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d of %d findings would keep the platform from running", bad, len(e.findings))
+		return fmt.Errorf("%d of %d findings would keep %s from running", bad, len(e.findings), e.whose("the platform"))
 	}
 	return nil
 }
@@ -154,6 +157,9 @@ const (
 // database looks at a service's database without changing it: whether it answers, whose clock is right, whether tables can be made.
 func (e *examination) database(ctx context.Context, name string) {
 	subject := ofDatabase + name
+	if e.Relay {
+		subject = outboxSubject
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	source, file, err := openSource(e.databaseURL(e.Data, name))
@@ -233,7 +239,11 @@ func (e *examination) store(ctx context.Context, subject, name string) {
 		return
 	}
 	if n := b.Dead.Count + b.InboxDead.Count; n > 0 {
-		e.note(levelWarning, subject, "%d events or messages wait for a person: see /ops/%s/dead-events and dead-letters", n, name)
+		where := fmt.Sprintf("/ops/%s/dead-events and dead-letters", name)
+		if e.Relay {
+			where = "convergo dead list, and dead list --letters"
+		}
+		e.note(levelWarning, subject, "%d events or messages wait for a person: see %s", n, where)
 	}
 }
 
@@ -241,10 +251,7 @@ func (e *examination) store(ctx context.Context, subject, name string) {
 func (e *examination) schema(ctx context.Context, subject, name string, store *opened) (readable bool) {
 	var pending, ahead []string
 	began := false
-	for _, set := range []struct {
-		name       string
-		migrations fs.FS
-	}{{"engine", nil}, {"trade", trade.Migrations()}, {name, serviceNamed(name).Migrations()}} {
+	for _, set := range e.migrations(name) {
 		have, newest, err := store.Version(ctx, set.name, set.migrations)
 		if err != nil {
 			e.note(levelError, subject, "%v", err)
@@ -263,9 +270,9 @@ func (e *examination) schema(ctx context.Context, subject, name string, store *o
 	switch {
 	case !began:
 		e.fresh++
-		e.note(levelChange, subject, "empty: serve will make its tables (migrations %s)", strings.Join(pending, ", "))
+		e.note(levelChange, subject, "empty: %s will make its tables (migrations %s)", e.whose("serve"), strings.Join(pending, ", "))
 	case len(pending) > 0:
-		e.note(levelChange, subject, "serve will apply the migrations %s", strings.Join(pending, ", "))
+		e.note(levelChange, subject, "%s will apply the migrations %s", e.whose("serve"), strings.Join(pending, ", "))
 	case len(ahead) > 0:
 		e.note(levelOK, subject, "a newer program has migrated it, and lets this one run with it: %s", strings.Join(ahead, ", "))
 	default:
@@ -306,7 +313,7 @@ func (e *examination) file(subject, path string) bool {
 			return false
 		}
 		e.fresh++
-		e.note(levelChange, subject, "%s is not there yet: serve will make it", path)
+		e.note(levelChange, subject, "%s is not there yet: %s will make it", path, e.whose("serve"))
 	case err != nil:
 		e.note(levelError, subject, "%v", err)
 	case !info.Mode().IsRegular():
@@ -327,15 +334,11 @@ func (e *examination) broker(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	b, err := connectBroker(ctx, e.brokerURL(), brokerOptions{
-		maxAge: e.KeepBroker, unclaimed: unheard(), look: true, log: discarded(),
-	})
-	if err != nil {
-		e.note(levelError, "broker", "%v", err)
+	b := e.connected(ctx, brokerOptions{maxAge: e.KeepBroker, unclaimed: unheard(), look: true, log: discarded()})
+	if b == nil {
 		return
 	}
 	defer func() { _ = b.close() }() // nothing was sent
-	e.note(levelOK, "broker", "%s answers", redacted(e.brokerURL()))
 	if l, ok := b.broker.(looks); ok {
 		e.missing(ctx, l)
 	}
@@ -344,6 +347,20 @@ func (e *examination) broker(ctx context.Context) {
 	}
 	e.kept(ctx, b.broker)
 	e.room(ctx, b)
+}
+
+// connected is the broker, nil when it cannot be used.
+func (e *examination) connected(ctx context.Context, o brokerOptions) *connected {
+	b, err := connectBroker(ctx, e.brokerURL(), o)
+	switch {
+	case err != nil:
+		e.note(levelError, "broker", "%v", err)
+	case b.at.Scheme == "webhook":
+		e.note(levelOK, "broker", "%s can be read; its endpoints are not asked", redacted(e.brokerURL()))
+	default:
+		e.note(levelOK, "broker", "%s answers", redacted(e.brokerURL()))
+	}
+	return b
 }
 
 func (e *examination) missing(ctx context.Context, l looks) {

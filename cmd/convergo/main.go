@@ -24,7 +24,7 @@ type commands struct {
 	Relay   relayCommand   `cmd:"" help:"Relay the outbox of an application in any language to a broker."`
 	Replay  replayCommand  `cmd:"" help:"Send again what was sent since a time: fills a broker that lost its data."`
 	Dead    deadCommand    `cmd:"" help:"List, send again or give up what waits for a person."`
-	Doctor  doctorCommand  `cmd:"" help:"Look whether serve could run with its settings, and what could be lost."`
+	Doctor  doctorCommand  `cmd:"" help:"Look whether serve, or a relay, could run with its settings, and what could be lost."`
 	Config  configCommand  `cmd:"" help:"Print the settings that serve would run with, without secrets."`
 	Probe   probeCommand   `cmd:"" help:"Ask a running process whether it is ready; for health checks of containers."`
 	Secrets secretsCommand `cmd:"" help:"Make the secrets that the processes of a platform share, and print the file's name."`

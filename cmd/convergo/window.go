@@ -63,6 +63,8 @@ func (e *examination) kept(ctx context.Context, b broker) {
 	}
 }
 
+const shortReplay = "--keep-sent %v is shorter than --keep-broker %v: a broker that loses its data cannot be filled again completely"
+
 // retention: what the broker keeps must be shorter than what consumers remember; sent events must outlive the broker's loss.
 func (e *examination) retention() {
 	if err := retain.CheckWindow(e.KeepInbox, e.KeepBroker); err != nil {
@@ -74,8 +76,7 @@ func (e *examination) retention() {
 		e.note(levelWarning, "retention", "%s", text)
 	}
 	if e.KeepSent < e.KeepBroker {
-		e.note(levelWarning, "retention", "--keep-sent %v is shorter than --keep-broker %v: a broker that loses its data cannot be filled again completely",
-			e.KeepSent, e.KeepBroker)
+		e.note(levelWarning, "retention", shortReplay, e.KeepSent, e.KeepBroker)
 		return
 	}
 	if len(findings) > 0 {
