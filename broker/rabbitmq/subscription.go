@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/convergo/convergo"
 )
 
 // subscription reads a consumer's queues for all sources of a Broker.
@@ -20,7 +22,8 @@ type subscription struct {
 	opened   chan struct{} // closed when the first session is over its beginnings, or has failed
 	opening  sync.Once
 	settle   chan struct{} // there is something to acknowledge to the server
-	flushing sync.Mutex    // acknowledgements of a channel are sent in the order in which they were chosen
+	joining  convergo.FailureLog
+	flushing sync.Mutex // acknowledgements of a channel are sent in the order in which they were chosen
 
 	mu         sync.Mutex
 	names      []string
@@ -121,12 +124,12 @@ func (s *subscription) session(ctx context.Context) error {
 		return err
 	}
 	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	members, err := s.join(conn)
-	if err != nil {
+	member := &membership{subscription: s, conn: conn}
+	if err := member.join(); err != nil {
 		return err
 	}
-	defer discard(members)
-	defer s.leave() // before members: those who stay must not count on us too long, nor too early
+	defer member.end()
+	defer s.leave() // before that: those who stay must not count on us too long, nor too early
 	for _, p := range s.partitions {
 		if err := s.open(conn, p); err != nil {
 			return err
@@ -153,7 +156,7 @@ func (s *subscription) session(ctx context.Context) error {
 		case <-s.kick:
 			err = s.tend(conn)
 		case <-look.C:
-			if err = s.rebalance(members); err == nil {
+			if err = member.rebalance(); err == nil {
 				err = s.tend(conn)
 			}
 		}
