@@ -37,9 +37,13 @@ func schemeOf(text string) string {
 
 // parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
 func parseAddress(text string) (address, error) {
-	scheme, rest, found := strings.Cut(text, "://")
+	scheme, rest, _ := strings.Cut(text, ":")
+	rest, found := strings.CutPrefix(rest, "//")
 	var hosts string
-	if found {
+	switch {
+	case !found && scheme != "embedded" && scheme != "webhook": // what stands there would not be read as hosts
+		return address{}, fmt.Errorf("a URL that begins with %q: behind that must stand '//'", scheme+":")
+	case found:
 		end := strings.IndexAny(rest, "/?#")
 		if end < 0 {
 			end = len(rest)
@@ -54,6 +58,9 @@ func parseAddress(text string) (address, error) {
 		}
 		if path, _, _ := strings.Cut(rest[end:], "?"); at > 0 && strings.Contains(path, "@") {
 			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", scheme+":")
+		}
+		if strings.Contains(rest, "#") { // nobody reads what stands behind it, and it may be the rest of a password
+			return address{}, fmt.Errorf("a URL that begins with %q: there is a '#' in it; write %%23", scheme+":")
 		}
 		text = schemeOf(text) + "://" + rest[:at] + rest[end:]
 	}
@@ -90,9 +97,9 @@ func cutShort(hosts, rest string) bool {
 // ports tells whether each of the hosts has a number as its port, or none: something else may be a password.
 func ports(hosts string) bool {
 	for host := range strings.SplitSeq(hosts, ",") {
-		_, behind, bracketed := strings.Cut(host, "]")
-		if !bracketed {
-			behind = host
+		behind := host
+		if strings.HasPrefix(host, "[") {
+			_, behind, _ = strings.Cut(host, "]")
 		}
 		if _, port, found := strings.Cut(behind, ":"); found && port != "" {
 			if _, err := strconv.ParseUint(port, 10, 16); err != nil {

@@ -69,7 +69,8 @@ func TestAHostWithoutAPortIsAskedAtTheBrokersOwn(t *testing.T) {
 	}
 	for address, says := range map[string]string{
 		"mysql://a,b/d": "several hosts", "redis://a,b": "?primary=NAME", "redis://app@a": "without a password", "kafka://app:hunter2@a": "?sasl",
-		"kafka://a/?sasl=plain": "USER:PASSWORD",
+		"kafka://a/?sasl=plain": "USER:PASSWORD", "redis:/a:1": "must stand '//'", "nats:a": "must stand '//'", "mysql:/u:hunter2@a/b": "must stand '//'",
+		"nats://a?token=a#hunter2": "write %23",
 	} {
 		var err error
 		if schemeOf(address) == "mysql" {
@@ -89,6 +90,8 @@ func TestNoPasswordOfAnAddressThatIsNoURLIsShown(t *testing.T) {
 		"con:hunter2@tcp(127.0.0.1:3306)/db_order", "host=127.0.0.1 user=u password=hunter2 dbname=x", "hunter2@/x",
 		"mysql://con:hunter%te2@h/x", "oracle://u:hunter2@h/x", "redis://hunter2@h:1",
 		"mysql://con:hunter2", "mysql://con:hunter2/shop", "postgresql://con:hunter2/shop?sslmode=disable", "redis://:hunter2", "kafka://con:hunter2,other:9092",
+		"mysql:/con:hunter2@h/x", "postgres:con:hunter2@h/x", "postgres:/con:hunt%zzer2@h/x", "mysql:/con:a://hunter2@h/x", "postgres://u:a]hunter2",
+		"postgres://h/x?sslpassword=a#hunter2", "mysql://con:a@h/x#hunter2", "mysql://h/x?password=a#hunter2",
 	} {
 		if shown := redacted(address); strings.Contains(shown, "hunter") || strings.Contains(shown, "te2") {
 			t.Errorf("%s is shown as %s", address, shown)
