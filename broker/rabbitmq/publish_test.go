@@ -124,6 +124,47 @@ func TestUnroutableHoldsBackItsAggregateOnly(t *testing.T) {
 	}
 }
 
+// A program in another language declares the exchange as we do and binds a queue of its own, before anybody publishes.
+func TestAQueueOfAnotherProgramGetsTheTypesThatItIsBoundTo(t *testing.T) {
+	r := shared(t)
+	cfg := config(r)
+	b := open(t, cfg)
+	conn, err := amqp.Dial("amqp://" + r.User + ":" + r.Password + "@" + r.Addr)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	must(t, err)
+	must(t, ch.ExchangeDeclare(cfg.Prefix+"order", "topic", true, false, false, false, nil))
+	q, err := ch.QueueDeclare(cfg.Prefix+"warehouse", true, false, false, false, nil)
+	must(t, err)
+	must(t, ch.QueueBind(q.Name, "OrderPaid.*", cfg.Prefix+"order", false, nil))
+	deliveries, err := ch.Consume(q.Name, "", true, false, false, false, nil)
+	must(t, err)
+
+	event := paid("A-1", 3)
+	event.Headers = map[string]string{"traceparent": "00-ab-cd-01"}
+	publish(t, b, event)
+	other := paid("A-2", 1)
+	other.Type = "OrderShipped"
+	if err := b.Publish(t.Context(), []convergo.Event{other})[0]; err == nil || !strings.Contains(err.Error(), "unroutable") {
+		t.Errorf("no queue is bound for OrderShipped: %v", err)
+	}
+	select {
+	case d := <-deliveries:
+		key := fmt.Sprint("OrderPaid.", int(event.Aggregate.Lane())%8)
+		if d.RoutingKey != key || d.MessageId != string(event.Key) || d.Type != "OrderPaid" || string(d.Body) != "{}" {
+			t.Errorf("routing key %q, want %q; message id %q, type %q, body %q", d.RoutingKey, key, d.MessageId, d.Type, d.Body)
+		}
+		for name, want := range event.Wire() {
+			if d.Headers[name] != want {
+				t.Errorf("header %s is %v, want %q", name, d.Headers[name], want)
+			}
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing came")
+	}
+}
+
 func TestAnUnclaimedSubjectNeedsNoConsumer(t *testing.T) {
 	cfg := config(shared(t))
 	cfg.Unclaimed = []convergo.Subject{{Topic: "order"}}
