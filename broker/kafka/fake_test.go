@@ -250,6 +250,15 @@ func refusal44(r *kmsg.ProduceRequest) kmsg.Response {
 	return answer
 }
 
+func TestEventsOfATopicThatTooFewNodesCanNotHoldWait(t *testing.T) {
+	_, cfg := fake(t)
+	cfg.Replication = 3 // of two nodes
+	errs := open(t, cfg).Publish(t.Context(), []convergo.Event{event("1", 1)})
+	if err := errs[0]; convergo.VerdictOf(err) != convergo.Wait || !strings.Contains(err.Error(), "replicas (Config.Replication)") {
+		t.Errorf("%v, verdict %v: want one that waits, with the remedy", err, convergo.VerdictOf(err))
+	}
+}
+
 func TestATopicWithOtherPartitionsIsRefusedWithTheRemedy(t *testing.T) {
 	cluster, cfg := fake(t)
 	cfg.Partitions = 4

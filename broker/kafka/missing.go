@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/convergo/convergo"
 )
 
 // Missing tells which of the topics are not there yet and would be made, and makes none. The cluster itself judges whether they could be:
@@ -45,11 +47,11 @@ func (b *Broker) couldCreate(ctx context.Context, name string) error {
 	}
 }
 
-// cannotMake says why a topic is refused.
+// cannotMake says why a topic is refused. Nodes that are too few may be down: the topic's events wait, and spend no attempts.
 func (b *Broker) cannotMake(name string, err error, message string) error {
 	if errors.Is(err, kerr.InvalidReplicationFactor) {
-		return fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set replicas (Config.Replication) to their number: %w %s",
-			b.topicName(name), b.cfg.Replication, err, message)
+		return convergo.Unavailable(fmt.Errorf("make topic %s with replication %d: the cluster has fewer nodes; set replicas (Config.Replication) "+
+			"to their number: %w %s", b.topicName(name), b.cfg.Replication, err, message))
 	}
 	return fmt.Errorf("make topic %s: %w", b.topicName(name), verdict(err))
 }
