@@ -148,6 +148,19 @@ func noAddress(setting, text string, schemes []string) error {
 		setting, redacted(text), strings.Join(schemes, ", "))
 }
 
+// noBroker says that no broker begins the address, and what is written instead of what other programs take.
+func noBroker(text string) error {
+	scheme, _, _ := strings.Cut(text, ":")
+	instead := map[string]string{
+		"amqps": "amqp://HOST?tls=true", "rediss": "redis://HOST?tls=true", "tls": "nats://HOST?tls=true", "rabbitmq": "amqp://HOST",
+		"http": "webhook:FILE", "https": "webhook:FILE",
+	}[scheme]
+	if instead != "" {
+		instead = "; write " + instead
+	}
+	return fmt.Errorf("--broker %q: there is no broker %q; there are %s%s", redacted(text), scheme, strings.Join(brokerSchemes(), ", "), instead)
+}
+
 // shownParameters are those of which the value tells nothing that is secret.
 func shownParameters() []string {
 	return []string{

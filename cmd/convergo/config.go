@@ -74,7 +74,7 @@ func (b backends) validate() error {
 		return errors.New("--broker webhook: only sends, to others; services need a broker that they can subscribe to")
 	}
 	if !slices.Contains(brokerSchemes(), schemeOf(b.brokerURL())) {
-		return fmt.Errorf("--broker %q does not begin with one of %s", redacted(b.Broker), strings.Join(brokerSchemes(), ", "))
+		return noBroker(b.Broker)
 	}
 	return nil
 }

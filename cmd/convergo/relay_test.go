@@ -111,6 +111,7 @@ func TestARelayIsRefusedWhatItCannotDoWithTheReason(t *testing.T) {
 	}{
 		{"embedded", []string{"--broker", "embedded:"}},
 		{"no broker", []string{"--broker", "pigeon://loft"}},
+		{"write amqp://HOST?tls=true", []string{"--broker", "amqps://u:hunter2@h:5671"}},
 		{"no such file", []string{"--broker", "webhook:/no/such/file"}},
 		{"not understood", []string{"--broker", "redis://127.0.0.1:1/?colour=red"}},
 		{"is not a number", []string{"--broker", "nats://127.0.0.1:1/?partitions=many"}},

@@ -98,7 +98,7 @@ func connectBroker(ctx context.Context, text string, o brokerOptions) (*connecte
 	}
 	connect, ok := connectors()[a.Scheme]
 	if !ok {
-		return nil, fmt.Errorf("--broker %s: there is no broker %q; there are %s", redacted(text), a.Scheme, strings.Join(brokerSchemes(), ", "))
+		return nil, noBroker(text)
 	}
 	q, err := queryOf(a)
 	if err != nil {
