@@ -39,6 +39,7 @@ func (b *Broker) Missing(ctx context.Context, topics, consumers []string) (missi
 		}))
 	}
 	for _, consumer := range consumers {
+		before := len(missing)
 		for p := range b.cfg.Partitions {
 			name := b.queue(consumer, p)
 			if !there("queue "+name, isQueue(conn, name)) {
@@ -49,6 +50,9 @@ func (b *Broker) Missing(ctx context.Context, topics, consumers []string) (missi
 			} else if bad {
 				wrong = append(wrong, errors.New("rabbitmq: "+w.String()))
 			}
+		}
+		if last := b.cfg.Partitions - 1; last > 0 && len(missing) == before+b.cfg.Partitions { // a page of names is read by nobody
+			missing = append(missing[:before], fmt.Sprintf("queues %s to %d", b.queue(consumer, 0), last))
 		}
 	}
 	return missing, errors.Join(wrong...)
