@@ -35,6 +35,7 @@ type absence struct {
 	since    time.Time // when the events that wait could have been sent, at the latest; by Config.Now
 	line     time.Time // the last place of the line
 	hinted   time.Time // the last release of one, or of nobody
+	came     time.Time // when one that had waited last came through; by Config.Now
 	releases int       // how many at a time
 	at       time.Time // when the next release is due, by the relay's clock; zero for none
 }
@@ -79,7 +80,7 @@ func (a *absences) place(s convergo.Subject, now time.Time, waited time.Duration
 	defer a.mu.Unlock()
 	w := a.of(s)
 	if w.state != away { // a new line; what is left of an old one keeps its places
-		*w = absence{state: away, since: now, hinted: w.hinted}
+		*w = absence{state: away, since: now, hinted: w.hinted, came: w.came}
 	}
 	if began := now.Add(-waited); began.Before(w.since) {
 		w.since = began
@@ -98,13 +99,36 @@ func (a *absences) place(s convergo.Subject, now time.Time, waited time.Duration
 	return next
 }
 
+// awaited is how long the subject's receivers have not been there for an event that has waited for some time: another that had waited and
+// came through since then says that they were. Who takes a few events a second and turns the rest away is not asked seldom because
+// those are old.
+func (a *absences) awaited(s convergo.Subject, now time.Time, waited time.Duration) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.known[s]
+	if w == nil || w.came.IsZero() {
+		return waited
+	}
+	if w.since.Before(w.came) {
+		w.since = w.came
+	}
+	return max(min(waited, now.Sub(w.came)), 0)
+}
+
+// note remembers when an event of the subject that had waited came through.
+func (a *absences) note(s convergo.Subject, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of(s).came = now
+}
+
 // wanted is a place that is wanted in a line: see absences.place.
 type wanted struct {
-	f               Failure
-	cause           error
-	subject         convergo.Subject
-	waited          time.Duration
-	soonest, latest time.Time
+	f       Failure
+	cause   error
+	subject convergo.Subject
+	waited  time.Duration
+	latest  time.Time
 }
 
 // giveOut gives the places that the turn's events want, in no order: so each lane has its part of them, and who takes some lanes over
@@ -112,7 +136,8 @@ type wanted struct {
 func (s *session) giveOut(t *turn, now time.Time) {
 	rand.Shuffle(len(t.places), func(i, j int) { t.places[i], t.places[j] = t.places[j], t.places[i] })
 	for _, w := range t.places {
-		t.postpone(w.f, w.cause, s.absent.place(w.subject, now, w.waited, w.soonest, w.latest))
+		waited := s.absent.awaited(w.subject, now, w.waited)
+		t.postpone(w.f, w.cause, s.absent.place(w.subject, now, waited, notBefore(w.cause, now.Add(patience(waited))), w.latest))
 	}
 }
 
@@ -193,7 +218,7 @@ func (a *absences) released(s convergo.Subject, most, n int, err error, clock ti
 	case w.state == away && n > 0: // one was, or they had to wait again meanwhile
 		w.at, w.hinted = time.Time{}, clock
 	case n < most:
-		*w = absence{state: over, hinted: clock}
+		*w = absence{state: over, hinted: clock, came: w.came}
 	default:
 		w.releases, w.at = min(2*most, mostReleased), clock.Add(time.Second)
 	}

@@ -328,3 +328,36 @@ func TestASlowReceiverGetsEventsAsFastAsItAnswers(t *testing.T) {
 		r.stop(t)
 	})
 }
+
+// A receiver that comes back after hours and takes five events a second, turning away the rest, gets about so many: that the events are
+// old does not say that it is not there.
+func TestAReceiverThatTakesAFewASecondIsNotAskedSeldomBecauseItsEventsAreOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		store, d, b := waiting(t, n)
+		var mu sync.Mutex
+		second, taken := time.Now(), 0
+		b.answer = func(ctx context.Context, e convergo.Event) error {
+			if d.answer(ctx, e) != nil {
+				return errAway
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if time.Since(second) >= time.Second {
+				second, taken = time.Now(), 0
+			}
+			if taken++; taken > 5 {
+				return errAway
+			}
+			return nil
+		}
+		r := start(store, b, relay.Config{})
+		pass(5 * time.Hour)
+		d.away.Store(false)
+		if took := until(t, 10*time.Hour, "all events", b.has(2*n)); took > 15*time.Minute {
+			t.Errorf("it took %v, and 200 s are the least", took)
+		}
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}

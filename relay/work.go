@@ -187,6 +187,11 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.fail(t, p, err, verdict, now)
 		}
 	}
+	for subject, waited := range t.came {
+		if waited {
+			s.absent.note(subject, now)
+		}
+	}
 	s.giveOut(t, now)
 	for subject, waited := range t.came {
 		if !t.waits[subject] {
@@ -263,8 +268,7 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		}
 		include(&t.waits, subject, true)
 		t.places = append(t.places, wanted{
-			f: f, cause: err, subject: subject, waited: waited,
-			soonest: notBefore(err, now.Add(patience(waited))), latest: now.Add(s.cfg.MaxWait - waited),
+			f: f, cause: err, subject: subject, waited: waited, latest: now.Add(s.cfg.MaxWait - waited),
 		})
 	case verdict != convergo.Park && attempts < most:
 		t.postpone(f, err, now.Add(policy.Backoff.Delay(attempts)))
