@@ -28,6 +28,12 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 		return nil, fmt.Errorf("check kafka at %v: %w", b.cfg.Seeds, err)
 	}
 	found := b.checkPlan()
+	if nodes, err := b.admin.ListBrokers(ctx); err == nil && len(nodes) < b.cfg.Replication {
+		found = append(found, relay.Warning{
+			Setting: "replicas (Config.Replication)", Value: fmt.Sprintf("%d, on %d nodes", b.cfg.Replication, len(nodes)), Want: "no more than there are nodes",
+			Loses: "Nothing. A topic that is not there yet cannot be made, and its events wait.",
+		})
+	}
 	for _, name := range names {
 		c := checked{name: name, found: &found}
 		c.replicas(topics[name])

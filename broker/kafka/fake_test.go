@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/broker/brokertest"
 	"github.com/convergo/convergo/inbox"
+	"github.com/convergo/convergo/relay"
 )
 
 // fake is a cluster of two nodes in this process, for what a real one does not do when asked.
@@ -253,7 +255,12 @@ func refusal44(r *kmsg.ProduceRequest) kmsg.Response {
 func TestEventsOfATopicThatTooFewNodesCanNotHoldWait(t *testing.T) {
 	_, cfg := fake(t)
 	cfg.Replication = 3 // of two nodes
-	errs := open(t, cfg).Publish(t.Context(), []convergo.Event{event("1", 1)})
+	b := open(t, cfg)
+	found, err := b.Check(t.Context())
+	if err != nil || !slices.ContainsFunc(found, func(w relay.Warning) bool { return strings.HasPrefix(w.Value, "3, on 2 nodes") }) {
+		t.Errorf("the check says %v, %v", found, err)
+	}
+	errs := b.Publish(t.Context(), []convergo.Event{event("1", 1)})
 	if err := errs[0]; convergo.VerdictOf(err) != convergo.Wait || !strings.Contains(err.Error(), "replicas (Config.Replication)") {
 		t.Errorf("%v, verdict %v: want one that waits, with the remedy", err, convergo.VerdictOf(err))
 	}
