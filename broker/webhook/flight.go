@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,10 +66,27 @@ func (s *shelf[T]) put(e convergo.Event, endpoint string, change func(T) T) {
 		s.order = append(s.order, at)
 	}
 	s.held[at] = change(old)
-	for len(s.held) > s.most || len(s.order) > 2*s.most {
+	for len(s.held) > s.most {
 		delete(s.held, s.order[0])
 		s.order = s.order[1:]
 	}
+	if len(s.order) > 2*s.most {
+		s.tidy()
+	}
+}
+
+// tidy takes out of the order what was dropped: it must push nothing out that is still held.
+func (s *shelf[T]) tidy() {
+	order := make([]sending, 0, len(s.held))
+	seen := make(map[sending]bool, len(s.held))
+	for _, at := range slices.Backward(s.order) {
+		if _, held := s.held[at]; held && !seen[at] {
+			seen[at] = true
+			order = append(order, at)
+		}
+	}
+	slices.Reverse(order)
+	s.order = order
 }
 
 func (s *shelf[T]) drop(e convergo.Event, endpoint string) {

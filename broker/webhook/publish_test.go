@@ -155,6 +155,28 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
+// A request that is on its way for long must not be forgotten because many others come and end meanwhile: its event would be sent again.
+func TestWhatEndsPushesNothingOutThatGoesOn(t *testing.T) {
+	s := shelf[int]{most: 4}
+	put := func(e convergo.Event) { s.put(e, "one", func(n int) int { return n + 1 }) }
+	put(paid("stays", 1))
+	for i := range 100 {
+		put(paid(fmt.Sprint(i), 1))
+		s.drop(paid(fmt.Sprint(i), 1), "one")
+		put(paid("again", 1))
+		s.drop(paid("again", 1), "one")
+	}
+	if n, held := s.of(paid("stays", 1), "one"); n != 1 || !held || len(s.order) > 2*s.most {
+		t.Errorf("it is held: %v, %d; the order has %d", held, n, len(s.order))
+	}
+	for i := range 5 {
+		put(paid(fmt.Sprint(i), 1))
+	}
+	if _, held := s.of(paid("stays", 1), "one"); held || len(s.held) != 4 {
+		t.Errorf("the oldest is held: %v, of %d", held, len(s.held))
+	}
+}
+
 func TestOnlyPublicAddressesAreCalled(t *testing.T) {
 	g := newGuard([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")})
 	for text, want := range map[string]bool{
