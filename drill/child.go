@@ -34,6 +34,12 @@ type Child struct {
 
 // Start starts the process and returns when it is ready to serve. It is an error when somebody answers for it already.
 func (c *Child) Start(ctx context.Context) error {
+	timeout := c.StartTimeout
+	if timeout <= 0 {
+		timeout = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	if c.ready(ctx) {
 		return fmt.Errorf("the platform cannot start at %s: somebody else answers there", c.URL)
 	}
@@ -53,12 +59,6 @@ func (c *Child) Start(ctx context.Context) error {
 	c.mu.Lock()
 	c.cmd, c.done, c.said = cmd, done, said
 	c.mu.Unlock()
-	timeout := c.StartTimeout
-	if timeout <= 0 {
-		timeout = time.Minute
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	for {
 		if c.ready(ctx) {
 			return nil

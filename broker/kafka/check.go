@@ -31,7 +31,7 @@ func (b *Broker) Check(ctx context.Context) ([]relay.Warning, error) {
 	if nodes, err := b.admin.ListBrokers(ctx); err == nil && len(nodes) < b.cfg.Replication {
 		found = append(found, relay.Warning{
 			Setting: "replicas (Config.Replication)", Value: fmt.Sprintf("%d, on %d nodes", b.cfg.Replication, len(nodes)), Want: "no more than there are nodes",
-			Loses: "Nothing. A topic that is not there yet cannot be made, and its events wait.",
+			Loses: "The time of events whose topic is not there yet: it cannot be made, and they wait.",
 		})
 	}
 	for _, name := range names {

@@ -103,18 +103,13 @@ func (b *Broker) Durability() string {
 // discard closes a channel without waiting: the server may not answer for a long time, and nobody needs the answer.
 func discard(ch *amqp.Channel) { go func() { _ = ch.Close() }() }
 
-// gone tells whether the server has no such queue or exchange. It says "not found" too of a queue that it cannot reach now.
+// gone tells whether the server has no such queue or exchange. It says "not found" too, in other words, of a queue that it cannot reach now.
 func gone(err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) || e.Code != amqp.NotFound {
 		return false
 	}
-	for _, absent := range []string{"is down or inaccessible", "has crashed and failed to restart", "process is stopped by supervisor"} {
-		if strings.HasSuffix(e.Reason, absent) {
-			return false
-		}
-	}
-	return true
+	return strings.HasPrefix(e.Reason, "NOT_FOUND - no ")
 }
 
 // refused tells whether the server closed the channel with this code.

@@ -194,6 +194,8 @@ func TestAQueueThatTheServerCannotReachIsNotGone(t *testing.T) {
 		"NOT_FOUND - home node 'rabbit@two' of durable queue 'convergo.down.0' in vhost '/' is down or inaccessible": false,
 		"NOT_FOUND - queue 'convergo.payment.0' in vhost '/' has crashed and failed to restart":                      false,
 		"NOT_FOUND - queue 'convergo.payment.0' in vhost '/' process is stopped by supervisor":                       false,
+		"NOT_FOUND - failed to perform operation on queue 'convergo.payment.0' in vhost '/' due to timeout":          false,
+		"NOT_FOUND - no exchange 'convergo.order' in vhost '/'":                                                      true,
 		"NOT_FOUND - no queue 'convergo.down.0' in vhost '/'":                                                        true,
 	} {
 		err := fmt.Errorf("read queue: %w", &amqp.Error{Code: amqp.NotFound, Reason: reason})

@@ -149,16 +149,17 @@ func (b *Broker) greet(ctx context.Context, masters map[string]string) error {
 	if err != nil {
 		return err
 	}
+	var refusal error
 	for name, address := range masters {
 		_, err := b.reading.call(ctx, address, request(codeHeartbeat, nil, body))
-		if errors.Is(err, ErrNotAllowed) {
-			return convergo.Unreachable(fmt.Errorf("broker %s refuses the access key or the secret (Config.Credentials): %w", name, err))
-		}
 		if err == nil {
 			return nil
 		}
+		if errors.Is(err, ErrNotAllowed) {
+			refusal = convergo.Unreachable(fmt.Errorf("broker %s refuses the access key or the secret (Config.Credentials): %w", name, err))
+		}
 	}
-	return nil
+	return refusal
 }
 
 // clientID is host, process and 128 random bits.

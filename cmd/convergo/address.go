@@ -35,14 +35,24 @@ func schemeOf(text string) string {
 	return scheme
 }
 
+// beginning is what an address begins with, for errors: a scheme, or one that is mistyped. Anything else may be a part of a password.
+func beginning(text string) string {
+	scheme, _, found := strings.Cut(text, ":")
+	if !found || strings.ContainsFunc(scheme, func(r rune) bool { return (r < 'a' || r > 'z') && r != '+' }) {
+		return "xxxxx"
+	}
+	return scheme + ":"
+}
+
 // parseAddress reads a URL such as kafka://user:password@one:9092,two:9092/?partitions=8. Its error shows no password.
 func parseAddress(text string) (address, error) {
 	scheme, rest, _ := strings.Cut(text, ":")
+	begins := beginning(text)
 	rest, found := strings.CutPrefix(rest, "//")
 	var hosts string
 	switch {
 	case !found && scheme != "embedded" && scheme != "webhook": // what stands there would not be read as hosts
-		return address{}, fmt.Errorf("a URL that begins with %q: behind that must stand '//'", scheme+":")
+		return address{}, fmt.Errorf("a URL that begins with %q: behind that must stand '//'", begins)
 	case found:
 		end := strings.IndexAny(rest, "/?#")
 		if end < 0 {
@@ -51,16 +61,16 @@ func parseAddress(text string) (address, error) {
 		at := strings.LastIndex(rest[:end], "@") + 1
 		hosts = rest[at:end]
 		if at == 0 && cutShort(hosts, rest[end:]) {
-			return address{}, fmt.Errorf("a URL that begins with %q: the user or the password has a '/', '?' or '#' in it; write %%2F, %%3F or %%23", scheme+":")
+			return address{}, fmt.Errorf("a URL that begins with %q: the user or the password has a '/', '?' or '#' in it; write %%2F, %%3F or %%23", begins)
 		}
 		if at == 0 && !ports(hosts) {
-			return address{}, fmt.Errorf("a URL that begins with %q: a port is a number; is the '@' and the host missing behind the password?", scheme+":")
+			return address{}, fmt.Errorf("a URL that begins with %q: a port is a number; is the '@' and the host missing behind the password?", begins)
 		}
 		if path, _, _ := strings.Cut(rest[end:], "?"); at > 0 && strings.Contains(path, "@") {
-			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", scheme+":")
+			return address{}, fmt.Errorf("a URL that begins with %q: the password has an '@' in it, or a second '@' stands behind it; write %%40", begins)
 		}
 		if strings.Contains(rest, "#") { // nobody reads what stands behind it, and it may be the rest of a password
-			return address{}, fmt.Errorf("a URL that begins with %q: there is a '#' in it; write %%23", scheme+":")
+			return address{}, fmt.Errorf("a URL that begins with %q: there is a '#' in it; write %%23", begins)
 		}
 		text = schemeOf(text) + "://" + rest[:at] + rest[end:]
 	}
@@ -73,7 +83,7 @@ func parseAddress(text string) (address, error) {
 		if escape := url.EscapeError(""); errors.As(err, &escape) { // a piece of it neither
 			err = errors.New("a '%' is not followed by two hexadecimal digits; write %25")
 		}
-		return address{}, fmt.Errorf("a URL that begins with %q: %w", scheme+":", err)
+		return address{}, fmt.Errorf("a URL that begins with %q: %w", begins, err)
 	}
 	a := address{URL: *u}
 	if hosts != "" {
@@ -121,8 +131,7 @@ func redacted(text string) string {
 	}
 	a, err := parseAddress(text)
 	if err != nil || a.User == nil && strings.Contains(text, "@") { // what stands before the @ may be a password
-		scheme, _, _ := strings.Cut(text, ":")
-		return scheme + ":xxxxx"
+		return strings.TrimSuffix(beginning(text), "xxxxx") + "xxxxx"
 	}
 	query, err := url.ParseQuery(a.RawQuery)
 	if err != nil { // nobody knows what stands in it
@@ -142,15 +151,26 @@ func redacted(text string) string {
 	return strings.NewReplacer("%7B", "{", "%7D", "}").Replace(a.Redacted())
 }
 
+// strange is what is shown of an address that begins with no scheme that is known: USER:PASSWORD and HOST:PORT look alike.
+func strange(text string) string {
+	if strings.Contains(text, ":") && !strings.Contains(text, "://") {
+		return "xxxxx"
+	}
+	return redacted(text)
+}
+
 // noAddress says of a setting that none of the schemes begins it.
 func noAddress(setting, text string, schemes []string) error {
 	return fmt.Errorf("%s %q does not begin with one of %s: write a URL, such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, and not what a driver reads",
-		setting, redacted(text), strings.Join(schemes, ", "))
+		setting, strange(text), strings.Join(schemes, ", "))
 }
 
 // noBroker says that no broker begins the address, and what is written instead of what other programs take.
 func noBroker(text string) error {
-	scheme, _, _ := strings.Cut(text, ":")
+	scheme, named := strings.CutSuffix(beginning(text), ":")
+	if !named {
+		return fmt.Errorf("--broker %q does not begin with one of %s: write a URL, such as nats://HOST", strange(text), strings.Join(brokerSchemes(), ", "))
+	}
 	instead := map[string]string{
 		"amqps": "amqp://HOST?tls=true", "rediss": "redis://HOST?tls=true", "tls": "nats://HOST?tls=true", "rabbitmq": "amqp://HOST",
 		"http": "webhook:FILE", "https": "webhook:FILE",
@@ -158,7 +178,7 @@ func noBroker(text string) error {
 	if instead != "" {
 		instead = "; write " + instead
 	}
-	return fmt.Errorf("--broker %q: there is no broker %q; there are %s%s", redacted(text), scheme, strings.Join(brokerSchemes(), ", "), instead)
+	return fmt.Errorf("--broker %q: there is no broker %q; there are %s%s", strange(text), scheme, strings.Join(brokerSchemes(), ", "), instead)
 }
 
 // shownParameters are those of which the value tells nothing that is secret.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,18 +88,21 @@ func TestAHostWithoutAPortIsAskedAtTheBrokersOwn(t *testing.T) {
 // What people paste first is what their driver reads.
 func TestNoPasswordOfAnAddressThatIsNoURLIsShown(t *testing.T) {
 	for _, address := range []string{
-		"con:hunter2@tcp(127.0.0.1:3306)/db_order", "host=127.0.0.1 user=u password=hunter2 dbname=x", "hunter2@/x",
+		"con:hunter2@tcp(127.0.0.1:3306)/db_order", "host=127.0.0.1 user=u password=hunter2 dbname=x", "hunter2@/x", "hunter2@nats.example", "hunter2@nats.example:4222", "hunter2@nats://h", "con:hunter2",
 		"mysql://con:hunter%te2@h/x", "oracle://u:hunter2@h/x", "redis://hunter2@h:1",
 		"mysql://con:hunter2", "mysql://con:hunter2/shop", "postgresql://con:hunter2/shop?sslmode=disable", "redis://:hunter2", "kafka://con:hunter2,other:9092",
 		"mysql:/con:hunter2@h/x", "postgres:con:hunter2@h/x", "postgres:/con:hunt%zzer2@h/x", "mysql:/con:a://hunter2@h/x", "postgres://u:a]hunter2",
 		"postgres://h/x?sslpassword=a#hunter2", "mysql://con:a@h/x#hunter2", "mysql://h/x?password=a#hunter2",
 	} {
-		if shown := redacted(address); strings.Contains(shown, "hunter") || strings.Contains(shown, "te2") {
+		plain := !strings.ContainsAny(address, "@=/ ") // as a host and its port are, which other settings have
+		if shown := redacted(address); !plain && strings.Contains(shown, "hunter") || strings.Contains(shown, "te2") {
 			t.Errorf("%s is shown as %s", address, shown)
 		}
 		for _, args := range [][]string{
 			{"config", "--database", address}, {"serve", "--data", t.TempDir(), "--database", address}, {"doctor", "--database", address},
 			{"relay", "--database", address, "--broker", "redis://127.0.0.1:1"}, {"dead", "list", "--database", address},
+			{"serve", "--data", t.TempDir(), "--broker", address}, {"config", "--broker", address}, {"doctor", "--data", t.TempDir(), "--broker", address},
+			{"relay", "--database", "sqlite:" + filepath.Join(t.TempDir(), "shop.db"), "--broker", address},
 		} {
 			r := runProgram(t.Context(), args...)
 			if said := r.out.String() + r.err.String(); r.code == 0 || strings.Contains(said, "hunter") || strings.Contains(said, "%te") {

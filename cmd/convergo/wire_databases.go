@@ -100,11 +100,11 @@ func (f *folder) refuseTaken(ctx context.Context, address string, store *opened)
 	if err != nil || have == 0 {
 		return err
 	}
-	return fmt.Errorf("%s has the tables of a platform, and the data folder %s is new: %s", redacted(address), f.path, takenRemedy)
+	return fmt.Errorf("%s has the tables of a platform, and the data folder %s has no secrets: %s", redacted(address), f.path, takenRemedy)
 }
 
 const takenRemedy = "start it with that platform's data folder (--data) or with its secrets (--secrets FILE); if they are lost, " +
-	"`convergo secrets --data DIR` makes new ones, and sessions and links of before end"
+	"`convergo secrets --data DIR` makes new ones: sessions and links of before end, and --platform-id keeps the id of before"
 
 func (f *folder) lost(name, what string) error {
 	return fmt.Errorf("%s %s, though this platform has used it: restore the whole folder from a copy; "+

@@ -57,7 +57,7 @@ func (a address) unopened(err error) string {
 	switch text := err.Error(); {
 	case errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, nats.ErrSecureConnWanted), a.tls() && strings.Contains(text, "client is using TLS"):
 		return "what answers there speaks no TLS: name the port that does, or leave out " + names.all
-	case a.tls() && errors.Is(err, context.DeadlineExceeded):
+	case a.tls() && (a.Scheme != "postgres" || a.Query().Has("sslmode")) && errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time: if no TLS is spoken at this port, name the one where it is, or leave out " + names.all
 	case !hungUp(text) || a.Scheme == "mysql" && !a.tls():
 		return ""
@@ -184,7 +184,7 @@ func (a address) refusedByRedis(err error) string {
 		return "the server refuses USER:PASSWORD of the address: correct them; " + forms
 	case goredis.HasErrorPrefix(err, "NOAUTH"):
 		return "the server asks for a password: " + forms
-	case goredis.HasErrorPrefix(err, "ERR AUTH"):
+	case goredis.HasErrorPrefix(err, "AUTH "):
 		return "the server has no password for its default user: leave it out, or " + forms
 	case goredis.HasErrorPrefix(err, "NOPERM"):
 		return "the user of the address may not do this: on the server, ACL SETUSER USER ~PREFIX:* +@all -@admin -@dangerous +info"

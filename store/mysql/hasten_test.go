@@ -51,10 +51,10 @@ func TestAnAggregateThatWaitsForItselfByNowIsNotHastened(t *testing.T) {
 	})
 }
 
-// waitForLock waits until a transaction on the database waits for a lock.
+// waitForLock waits until a transaction on the database waits for a lock. InnoDB renews the list only when nobody has read it for 100 ms.
 func waitForLock(t *testing.T, db *sql.DB) {
 	t.Helper()
-	limit, tick := time.NewTimer(20*time.Second), time.NewTicker(5*time.Millisecond)
+	limit, tick := time.NewTimer(20*time.Second), time.NewTicker(200*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()
 	for waits := false; !waits; {

@@ -158,6 +158,14 @@ func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 // parse never shows a password. pgx hides the one that it finds; in a URL it looks for it before the first '@', and what stands behind
 // that one would be told as the host.
 func parse(dsn string) (*pgx.ConnConfig, error) {
+	if _, rest, isURL := strings.Cut(dsn, "://"); isURL { // before pgx, whose errors show what stands behind the first '@'
+		if end := strings.IndexAny(rest, "/?"); end >= 0 {
+			rest = rest[:end]
+		}
+		if strings.Count(rest, "@") > 1 {
+			return nil, bareAt()
+		}
+	}
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
@@ -166,10 +174,14 @@ func parse(dsn string) (*pgx.ConnConfig, error) {
 		return strings.Contains(host, "@") && !strings.HasPrefix(host, "/") && !strings.HasPrefix(host, "@")
 	} // sockets may
 	if odd(cfg.Host) || slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return odd(f.Host) }) {
-		return nil, convergo.Permanent(errors.New("the host has an '@' in it (it is not shown, for it may hold the end of a password): " +
-			"in a URL write an '@' of the user or the password as %40"))
+		return nil, bareAt()
 	}
 	return cfg, nil
+}
+
+func bareAt() error {
+	return convergo.Permanent(errors.New("the host has an '@' in it (it is not shown, for it may hold the end of a password): " +
+		"in a URL write an '@' of the user or the password as %40"))
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
