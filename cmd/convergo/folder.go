@@ -193,7 +193,8 @@ func readSecrets(name string) (secrets, error) {
 func parseSecrets(name string, text []byte) (secrets, error) {
 	var s secrets
 	if err := json.Unmarshal(text, &s); err != nil {
-		return s, fmt.Errorf("secrets: %s is not valid: restore it from a backup, or delete it and make new ones with `convergo secrets` (old sessions and links end)", name)
+		return s, fmt.Errorf("secrets: %s is not valid: restore it from a backup, or delete it and make new ones with `convergo secrets` "+
+			"(old sessions and links end)", name)
 	}
 	if s.OperatorKey == "" || s.SessionSecret == "" || s.ChannelSecret == "" {
 		return s, fmt.Errorf("secrets: %s lacks one of operator_key, session_secret, channel_secret", name)
