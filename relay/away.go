@@ -85,7 +85,7 @@ func (a *absences) place(s convergo.Subject, now time.Time, waited time.Duration
 	if began := now.Add(-waited); began.Before(w.since) {
 		w.since = began
 	}
-	next := w.line.Add(min(max(w.line.Sub(w.since)/32, soonestPlace), latestPlace))
+	next := w.line.Add(min(max(w.line.Sub(w.since)/16, soonestPlace), latestPlace))
 	if next.Before(soonest) {
 		next = soonest
 	}

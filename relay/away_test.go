@@ -120,7 +120,7 @@ func TestAReceiverThatComesAndGoesIsNotRunOver(t *testing.T) {
 			pass(2 * time.Minute)
 			d.away.Store(false)
 			pass(time.Minute)
-			if tried := d.refused.Load() - before; tried > 500 { // by chance 168 to 304 of the 5,000 that wait
+			if tried := d.refused.Load() - before; tried > 300 {
 				t.Errorf("%d failed publishes in three minutes", tried)
 			}
 		}
