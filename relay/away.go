@@ -18,8 +18,9 @@ import (
 //     aggregates are tried no more often than one, and each in its turn. One that was sent, and whose answer is awaited, needs none:
 //     it is tried soon, and the slow receiver's answer lets the others follow.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
-//  3. When one that has waited comes through, those behind it are made due: a few, and while those come through more, up to
-//     mostReleased at a time. When one of them has to wait again that is over, and a new line begins.
+//  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through,
+//     mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of those that were
+//     released no more were in vain than leastReleased and as many as came through, however the work falls out in time.
 //  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most.
 //
 // Nothing of this is needed for an event to be sent some time: after a restart, or when lanes move, places are kept, and the first
@@ -36,8 +37,8 @@ type absence struct {
 	line     time.Time // the last place of the line
 	hinted   time.Time // the last release of one, or of nobody
 	came     time.Time // when one that had waited last came through; by Config.Now
-	releases int       // how many at a time
-	at       time.Time // when the next release is due, by the relay's clock; zero for none
+	releases int       // how many the next release is of
+	at       time.Time // when it is due, by the relay's clock; zero for none
 }
 
 type absent uint8
@@ -153,19 +154,22 @@ func (a *absences) some() bool {
 	return false
 }
 
-// through notes that an event of the subject was sent; waited: after it had failed.
-func (a *absences) through(s convergo.Subject, waited bool, clock time.Time) {
+// through notes that events of the subject were sent; waited are how many of them after they had failed.
+func (a *absences) through(s convergo.Subject, waited int, clock time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	w := a.known[s]
 	switch {
-	case !waited && (w == nil || w.state == over):
-	case waited && (w == nil || w.state == away || w.state == over && clock.Sub(w.hinted) >= time.Second):
+	case waited == 0 && (w == nil || w.state == over):
+	case waited > 0 && (w == nil || w.state == away || w.state == over && clock.Sub(w.hinted) >= time.Second):
 		// Others may wait since an earlier life, or of a batch that was not settled yet when the last ones were released.
 		w = a.of(s)
 		w.state, w.releases, w.at = back, leastReleased, clock
-	case w.state == back && waited:
-		w.at = clock
+	case w.state == back && waited > 0:
+		if w.at.After(clock) { // nothing had come through: see released
+			w.releases = 0
+		}
+		w.releases, w.at = min(w.releases+2*waited, mostReleased), clock
 	case w.state == away && clock.Sub(w.hinted) >= time.Second:
 		w.releases, w.at = 1, clock
 	}
@@ -205,6 +209,15 @@ func (a *absences) due() (s convergo.Subject, most int, at time.Time) {
 	return s, most, at
 }
 
+// release begins one: what comes through from now on counts for the next.
+func (a *absences) release(s convergo.Subject) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.known[s]; w != nil {
+		w.releases, w.at = 0, time.Time{}
+	}
+}
+
 // released notes what a release of most has come to. The next one is due when some of these have come through, or in a while: they
 // may have had another owner meanwhile.
 func (a *absences) released(s convergo.Subject, most, n int, err error, clock time.Time) {
@@ -214,13 +227,13 @@ func (a *absences) released(s convergo.Subject, most, n int, err error, clock ti
 	switch {
 	case w == nil:
 	case err != nil:
-		w.at = clock.Add(time.Second)
+		w.releases, w.at = min(w.releases+most, mostReleased), clock.Add(time.Second)
 	case w.state == away && n > 0: // one was, or they had to wait again meanwhile
-		w.at, w.hinted = time.Time{}, clock
+		w.releases, w.at, w.hinted = 0, time.Time{}, clock
 	case n < most:
 		*w = absence{state: over, hinted: clock, came: w.came}
-	default:
-		w.releases, w.at = min(2*most, mostReleased), clock.Add(time.Second)
+	case w.at.IsZero():
+		w.releases, w.at = leastReleased, clock.Add(time.Second)
 	}
 }
 
@@ -234,6 +247,7 @@ func (s *session) maybeHasten(now time.Time) {
 		return
 	}
 	s.hastening = true
+	s.absent.release(subject)
 	leases := slices.Clone(s.held)
 	s.spawn(func() func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)

@@ -49,11 +49,16 @@ func many(t *testing.T, store *memory.Store, n int) {
 type door struct {
 	away    atomic.Bool
 	refused atomic.Int64
+	again   atomic.Int64 // those of refused that had been before
+	known   sync.Map
 }
 
 func (d *door) answer(_ context.Context, e convergo.Event) error {
 	if e.Topic == "order" && d.away.Load() {
 		d.refused.Add(1)
+		if _, before := d.known.LoadOrStore(e.Key, true); before {
+			d.again.Add(1)
+		}
 		return errAway
 	}
 	return nil
@@ -118,8 +123,15 @@ func TestAReceiverThatComesAndGoesIsNotRunOver(t *testing.T) {
 		for range 20 {
 			before := d.refused.Load()
 			pass(2 * time.Minute)
+			open := d.again.Load()
 			d.away.Store(false)
-			pass(time.Minute)
+			took := until(t, time.Minute, "it took fifty", d.away.Load)
+			pass(100 * time.Millisecond)
+			// Two were released for each that came through, and sixteen at first. One more may have been due just now.
+			if vain := d.again.Load() - open; vain > 16+50+1 {
+				t.Errorf("%d were released in vain when it had taken 50", vain)
+			}
+			pass(time.Minute - took)
 			if tried := d.refused.Load() - before; tried > 300 {
 				t.Errorf("%d failed publishes in three minutes", tried)
 			}

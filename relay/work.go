@@ -37,10 +37,10 @@ type turn struct {
 	skip      []Failure  // dead events whose aggregates go on
 	aside     []Pending
 	firstFail error
-	// unavailable of hold.Failed spent no attempt: their subjects are in waits. came are the subjects of what was sent, true when
-	// something of them had failed before.
+	// unavailable of hold.Failed spent no attempt: waits is how many of each subject. came are the subjects of what was sent, and how
+	// many of each had failed before.
 	unavailable int64
-	waits, came map[convergo.Subject]bool
+	waits, came map[convergo.Subject]int
 	places      []wanted
 	unanswered  bool  // the publisher left an event without an answer
 	alone       bool  // one aggregate's events only
@@ -154,7 +154,11 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			t.shorten(p)
 			s.suspects.clear(aggregate)
 			if absent || p.Attempts > 0 {
-				include(&t.came, subjectOf(p.Event), p.Attempts > 0)
+				waited := 0
+				if p.Attempts > 0 {
+					waited = 1
+				}
+				count(&t.came, subjectOf(p.Event), waited)
 			}
 			continue
 		}
@@ -188,23 +192,24 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 		}
 	}
 	for subject, waited := range t.came {
-		if waited {
+		if waited > 0 {
 			s.absent.note(subject, now)
 		}
 	}
 	s.giveOut(t, now)
 	for subject, waited := range t.came {
-		if !t.waits[subject] {
+		if t.waits[subject] == 0 {
 			s.absent.through(subject, waited, s.clock())
 		}
 	}
 }
 
-func include(set *map[convergo.Subject]bool, subject convergo.Subject, value bool) {
+// count adds n to the subject's count; a count of none is one, too.
+func count(set *map[convergo.Subject]int, subject convergo.Subject, n int) {
 	if *set == nil {
-		*set = map[convergo.Subject]bool{}
+		*set = map[convergo.Subject]int{}
 	}
-	(*set)[subject] = (*set)[subject] || value
+	(*set)[subject] += n
 }
 
 // silent tells whether the error says no more than that there was no answer.
@@ -266,7 +271,7 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 			t.postpone(f, err, now.Add(patience(0)))
 			return
 		}
-		include(&t.waits, subject, true)
+		count(&t.waits, subject, 1)
 		t.places = append(t.places, wanted{
 			f: f, cause: err, subject: subject, waited: waited, latest: now.Add(s.cfg.MaxWait - waited),
 		})
