@@ -168,9 +168,10 @@ func TestTwoStreamsCannotHaveOnePrefix(t *testing.T) {
 	cfg := config(single(t))
 	open(t, cfg)
 	cfg.Stream += "x"
+	cfg.Timeout = time.Minute // nobody may wait for that to get better
 	start := time.Now()
 	_, err := nats.Open(t.Context(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "overlap") || time.Since(start) > 2*time.Second {
+	if err == nil || !strings.Contains(err.Error(), "overlap") || time.Since(start) >= cfg.Timeout {
 		t.Errorf("error %v after %s", err, time.Since(start))
 	}
 }
@@ -364,7 +365,9 @@ func TestCloseEndsAWaitingFetchAndFailsLaterCallsAsAnOutage(t *testing.T) {
 
 func TestWhileTheServerIsAwayEverythingIsAnOutageAtOnce(t *testing.T) {
 	server := testserver.Own(t, testserver.OpenNATS)
-	b := open(t, config(server))
+	cfg := config(server)
+	cfg.Timeout = time.Minute
+	b := open(t, cfg)
 	s := subscribe(t, b, "payment")
 	if err := server.Nodes[0].Kill(); err != nil {
 		t.Fatal(err)
@@ -373,12 +376,12 @@ func TestWhileTheServerIsAwayEverythingIsAnOutageAtOnce(t *testing.T) {
 	if err := b.Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0]; convergo.VerdictOf(err) != convergo.Outage {
 		t.Errorf("publish: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.Timeout)
 	defer cancel()
 	if _, err := s.Fetch(ctx, 1); convergo.VerdictOf(err) != convergo.Outage || ctx.Err() != nil {
 		t.Errorf("fetch: %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took >= cfg.Timeout {
 		t.Errorf("took %s", took)
 	}
 	if err := server.Nodes[0].Start(); err != nil {
@@ -388,7 +391,7 @@ func TestWhileTheServerIsAwayEverythingIsAnOutageAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for b.Publish(t.Context(), []convergo.Event{paid("O-1", 1)})[0] != nil {
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > 2*time.Minute {
 			t.Fatal("the broker does not find the server again")
 		}
 	}
@@ -397,7 +400,7 @@ func TestWhileTheServerIsAwayEverythingIsAnOutageAtOnce(t *testing.T) {
 		if err == nil && got[0].Event.Version == 1 {
 			return
 		}
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > 2*time.Minute {
 			t.Fatal("the source does not find the server again: ", err)
 		}
 	}

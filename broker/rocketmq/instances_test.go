@@ -104,7 +104,7 @@ func TestAClosedInstanceGivesItsQueuesBackBeforeItsLocksRunOut(t *testing.T) {
 			t.Errorf("%s came again although it was acknowledged", d.Event.Key)
 		}
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > 30*time.Second { // a broker forgets a lock after 60 s by itself
 		t.Errorf("took %s, of it %s for closing", took, closed)
 	}
 }
