@@ -233,6 +233,7 @@ func (e *examination) store(ctx context.Context, subject, name string) {
 	if c, ok := store.database.(checks); ok {
 		e.warnings(ctx, subject, c)
 	}
+	e.times(ctx, subject, store)
 	b, err := store.Backlog(ctx, time.Now())
 	if err != nil {
 		e.note(levelError, subject, "%v", err)

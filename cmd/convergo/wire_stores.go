@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/idempotency"
@@ -34,6 +35,7 @@ type database interface {
 	ops.Store
 	Migrate(ctx context.Context, set string, migrations fs.FS) error
 	Version(ctx context.Context, set string, migrations fs.FS) (have, newest int64, err error)
+	OddTimes(ctx context.Context, now time.Time) ([]ops.OddTimes, error)
 	OnEvents(wake func())
 	OnCalls(wake func())
 	Close() error

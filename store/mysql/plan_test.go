@@ -23,7 +23,7 @@ var hot = []string{
 	"DeadPosition", "MessageFailed", "FindPosition", "DeleteMessage", "BlockConsumer", "HoldConsumer", "BlockConsumerOnce",
 	"UnblockConsumer", "ConsumerGoesOn", "DueQueues", "LockQueue", "ReadQueue", "InsertDeadLetter", "LockGroup", "AddCall", "NextCall",
 	"ClaimExpiredCalls", "ClaimWaitingCalls", "StartExpiredCalls", "StartWaitingCalls", "FinishCall", "FindRequest", "RecordRequest",
-	"LaneOfEvent", "FindDeadEvent", "RequeueDead", "DeleteDead", "ReleaseAggregate", "EventsBelow", "LockEvents", "LockListed", "DueSince",
+	"LaneOfEvent", "FindDeadEvent", "RequeueDead", "DeleteDead", "ReleaseAggregate", "EventsBelow", "TimesBefore", "TimesAfter", "StartOfKey", "LockEvents", "LockListed", "DueSince",
 	"LetterAggregate", "FindLetter", "CloseLetter", "ReleaseConsumer", "EventsAbove", "LockSent", "PurgeEvents", "PurgeDiscarded", "OldMarks",
 	"PurgeMarks", "OldRequests", "PurgeRequests", "OldCalls", "PurgeCalls", "PurgeGroup",
 }

@@ -523,6 +523,22 @@ UNION ALL SELECT 6, COUNT(*), COALESCE(MIN(died_at), 0) FROM inbox_dead WHERE st
 UNION ALL SELECT 7, COUNT(*), COALESCE(MIN(created_at), 0) FROM outside_call WHERE state < 2
 UNION ALL SELECT 8, COUNT(*), COALESCE(MIN(updated_at), 0) FROM outside_call WHERE state = 3
 
+-- Operators ask whether times can be meant ----------------------------------------------------------------------------
+
+-- name: TimesBefore
+-- Delayed events whose time is before one; whether they wait still. It reads the index only, and MySQL ends it after five seconds.
+SELECT /*+ MAX_EXECUTION_TIME(5000) */ e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+  FORCE INDEX (outbox_event_deliver)
+ WHERE e.deliver_at > 0 AND e.deliver_at < ? ORDER BY e.deliver_at LIMIT ?
+
+-- name: TimesAfter
+SELECT /*+ MAX_EXECUTION_TIME(5000) */ e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+  FORCE INDEX (outbox_event_deliver)
+ WHERE e.deliver_at > 0 AND e.deliver_at > ? ORDER BY e.deliver_at LIMIT ?
+
+-- name: StartOfKey
+SELECT substr(event_key, 1, 255) FROM outbox_event WHERE id = ?
+
 -- Retention ----------------------------------------------------------------------------------------------------------
 
 -- name: EventsAbove

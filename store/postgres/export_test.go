@@ -87,3 +87,29 @@ func (c *claiming) explain(name string, args ...any) (pages int, err error) {
 	})
 	return pages, err
 }
+
+// TimesPlans are the plans of the statements that OddTimes reads rows with, as the server would run them now.
+func (s *Store) TimesPlans(ctx context.Context) (lines []string, err error) {
+	err = s.snapshot(ctx, s.begin.claim, func(c session) error {
+		if _, err := c.exec(ctx, "ByIndexOnly"); err != nil {
+			return err
+		}
+		for _, name := range []string{"TimesBefore", "TimesAfter", "EventsBelow"} {
+			err := c.raw(func(conn *pgx.Conn) error {
+				args := []any{pgx.QueryExecModeExec, convergo.Micros(time.Now()), int64(1000)}
+				rows, err := conn.Query(ctx, "EXPLAIN (ANALYZE, BUFFERS) "+c.store.sql.Get(name), args...)
+				if err != nil {
+					return err
+				}
+				plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				lines = append(append(lines, name), plan...)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	})
+	return lines, err
+}

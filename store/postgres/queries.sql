@@ -564,6 +564,26 @@ UNION ALL SELECT 8, count(*), coalesce(min(created_at), 0) FROM outside_call WHE
 UNION ALL SELECT 9, count(*), coalesce(min(updated_at), 0) FROM outside_call WHERE state >= 2 AND state = 3
 ORDER BY 1
 
+-- Operators ask whether times can be meant ----------------------------------------------------------------------------
+
+-- name: ByIndexOnly
+-- For the rest of the transaction: OddTimes reads its few rows in an index's order whatever the statistics say of their number, and no
+-- longer than five seconds.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+       set_config('statement_timeout', '5000', true)
+
+-- name: TimesBefore
+-- Delayed events whose time is before one; whether they wait still. Counted: for an EXISTS the planner may read all delayed events first.
+SELECT e.id, e.deliver_at, (SELECT count(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+ WHERE e.deliver_at > 0 AND e.deliver_at < $1 ORDER BY e.deliver_at LIMIT $2
+
+-- name: TimesAfter
+SELECT e.id, e.deliver_at, (SELECT count(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+ WHERE e.deliver_at > 0 AND e.deliver_at > $1 ORDER BY e.deliver_at LIMIT $2
+
+-- name: StartOfKey
+SELECT substr(event_key, 1, 255) FROM outbox_event WHERE id = $1
+
 -- Retention ----------------------------------------------------------------------------------------------------------
 
 -- name: EventsAbove

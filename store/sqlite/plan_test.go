@@ -33,7 +33,7 @@ func TestNoStatementOfTheHotPathsScansATableOrSortsABacklog(t *testing.T) {
 		"UnblockEmpty", "QueueGoesOn", "Hasten", "InsertMark", "FindMark", "DeleteMark", "RaiseVersion", "AnyBlocked", "BlockedOf", "EnqueueMessage",
 		"EnqueueHead", "MessageFailed", "FindPosition", "HeadPosition", "DeleteMessage", "UnblockConsumer", "ConsumerGoesOn", "DueQueues",
 		"ReadQueue", "AddCall", "NextCall", "ClaimExpiredCalls", "ClaimWaitingCalls", "FinishCall", "FindRequest", "RecordRequest",
-		"FindDeadEvent", "RequeueDead", "ReleaseAggregate", "FindLetter", "ReleaseConsumer", "EventsBelow", "EventsAbove", "DueSince", "PurgeMarks", "PurgeRequests", "PurgeCalls",
+		"FindDeadEvent", "RequeueDead", "ReleaseAggregate", "FindLetter", "ReleaseConsumer", "EventsBelow", "TimesBefore", "TimesAfter", "StartOfKey", "EventsAbove", "DueSince", "PurgeMarks", "PurgeRequests", "PurgeCalls",
 	} {
 		for _, step := range plan(t, s, set.Get(name)) {
 			table, scans := strings.CutPrefix(step, "SCAN ")

@@ -497,6 +497,22 @@ UNION ALL SELECT SUM(n), ifnull(MIN(since), 0) FROM (
           UNION ALL SELECT COUNT(*), MIN(created_at) FROM outside_call WHERE state = 1)
 UNION ALL SELECT COUNT(*), ifnull(MIN(updated_at), 0) FROM outside_call WHERE state >= 2 AND state = 3
 
+-- Operators ask whether times can be meant ----------------------------------------------------------------------------
+
+-- name: TimesBefore
+-- Delayed events whose time is before one; whether they wait still.
+SELECT e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+  INDEXED BY outbox_event_deliver
+ WHERE e.deliver_at > 0 AND e.deliver_at < ? ORDER BY e.deliver_at LIMIT ?
+
+-- name: TimesAfter
+SELECT e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
+  INDEXED BY outbox_event_deliver
+ WHERE e.deliver_at > 0 AND e.deliver_at > ? ORDER BY e.deliver_at LIMIT ?
+
+-- name: StartOfKey
+SELECT substr(event_key, 1, 255) FROM outbox_event WHERE id = ?
+
 -- Retention ----------------------------------------------------------------------------------------------------------
 
 -- name: EventsAbove
