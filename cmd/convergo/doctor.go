@@ -26,9 +26,10 @@ import (
 // changes nothing, so it may be asked before a roll-out, on what is running.
 type doctorCommand struct {
 	serveCommand
-	Relay     bool     `env:"-" help:"The settings are those of convergo relay: look at its outbox and its broker."`
-	Unclaimed []string `placeholder:"topic.Type,topic.*" help:"With --relay: events that count as sent when nobody is subscribed to them."`
-	JSON      bool     `help:"The findings as JSON."`
+	Relay bool `env:"-" help:"The settings are those of convergo relay: look at its outbox and its broker."`
+	JSON  bool `help:"The findings as JSON."`
+
+	relayFlags `embed:"" group:"With --relay"`
 }
 
 // finding is one thing that the doctor looked at.

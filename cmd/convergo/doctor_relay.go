@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"strings"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/trade"
 )
 
@@ -28,15 +28,18 @@ func (e *examination) whose(platform string) string {
 	return platform
 }
 
-// ofRelay looks whether convergo relay could run with the settings. What only the relay has, such as how often it looks, it checks by itself
-// when it starts.
+// ofRelay looks whether convergo relay could run with the settings.
 func (e *examination) ofRelay(ctx context.Context) {
-	unclaimed, err := parseSubjects(e.Unclaimed)
-	if err != nil {
-		err = fmt.Errorf("--unclaimed: %w", err)
+	if strings.Contains(e.Database, "{service}") {
+		e.note(levelError, "settings", "--database %q: {service} means nothing to a relay, which has one outbox; for a platform ask without --relay",
+			redacted(e.Database))
+		return
 	}
+	c := e.relay()
+	err := c.validate()
+	var unclaimed []convergo.Subject
 	if err == nil {
-		err = e.relayed()
+		unclaimed, err = c.subjects()
 	}
 	if err != nil {
 		e.note(levelError, "settings", "%v", err)
@@ -53,10 +56,9 @@ func (e *examination) ofRelay(ctx context.Context) {
 		}
 		switch most, setting, err := b.room(ctx, nil); {
 		case err != nil:
-			e.note(levelWarning, "broker", "how large an event it takes cannot be seen; what it refuses becomes a dead event: %v", err)
+			e.note(levelWarning, "broker", "%s: %v", unseenRoom, err)
 		case most > 0:
-			e.note(levelWarning, "broker", "an event's payload and headers have at most %d bytes together, because of %s: larger ones become dead events; let "+
-				"what writes them refuse them", most, setting)
+			e.note(levelWarning, "broker", "an event's payload and headers have at most %d bytes together, because of %s: %s", most, setting, largerDie)
 		}
 	}
 	if e.KeepSent < e.KeepBroker {
@@ -67,15 +69,12 @@ func (e *examination) ofRelay(ctx context.Context) {
 	e.lease()
 }
 
-// relayed is what a relay says to the settings that it shares with the doctor.
-func (e *examination) relayed() error {
-	if strings.Contains(e.Database, "{service}") {
-		return fmt.Errorf("--database %q: {service} means nothing to a relay, which has one outbox; for a platform ask without --relay", redacted(e.Database))
+// relay is the command whose settings these are.
+func (c doctorCommand) relay() relayCommand {
+	return relayCommand{
+		Database: c.Database, Broker: c.Broker, Addr: c.Addr, PlatformID: c.PlatformID, relayFlags: c.relayFlags, Lease: c.Lease, RetryBase: c.RetryBase,
+		RetryCap: c.RetryCap, KeepSent: c.KeepSent, KeepBroker: c.KeepBroker, ReadyLag: c.ReadyLag, Log: c.Log, LogJSON: c.LogJSON,
 	}
-	c := relayCommand{Database: e.Database, Broker: e.Broker, Addr: e.Addr, PlatformID: e.PlatformID, Workers: 1, Batch: 1, MaxAttempts: 1}
-	c.Poll, c.RetryBase, c.RetryCap, c.ReadyLag, c.MaxWait = 1, 1, 1, 1, 1 // the doctor has none of these
-	c.Lease, c.KeepSent, c.KeepBroker = e.Lease, e.KeepSent, e.KeepBroker
-	return c.validate()
 }
 
 // migrated is a set of migrations that a database has.

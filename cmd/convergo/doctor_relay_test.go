@@ -3,8 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/convergo/convergo/testserver"
 )
@@ -75,4 +78,83 @@ func TestTheDoctorReadsARelaysEndpointsAndAsksNone(t *testing.T) {
 	says(t, found, "broker", levelOK, "its endpoints are not asked")
 	says(t, found, "broker", levelWarning, "endpoint shop")
 	says(t, found, "broker", levelWarning, "unclaimed (Config.Unclaimed) order.*")
+}
+
+// What convergo relay refuses to start with is a finding, in its words: nothing that it takes is left out.
+func TestTheDoctorSaysOfARelaysSettingsWhatTheRelaySays(t *testing.T) {
+	dir := t.TempDir()
+	endpoints := filepath.Join(dir, "endpoints.yaml")
+	if err := os.WriteFile(endpoints, []byte("endpoints:\n  - name: shop\n    url: https://shop.example/hooks\n    secrets: [whsec_short]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(more string) string {
+		return configOf(t, "database: sqlite:"+filepath.Join(dir, "shop.db")+"\n"+more)
+	}
+	for more, subject := range map[string]string{
+		"workers: 0": "settings", "batch: -1": "settings", "max-attempts: 0": "settings", "poll: 0s": "settings", "max-wait: -1h": "settings",
+		"retry-base: 0s": "settings", "retry-cap: -1s": "settings", "lease: 0s": "settings", "ready-lag: 0s": "settings", "keep-sent: 0s": "settings",
+		"keep-broker: 0s": "settings", "unclaimed: [order]": "settings", "addr: nowhere": "settings", "platform-id: two words": "settings",
+		"broker: webhook:" + endpoints: "broker", "broker: webhook:" + dir + "/none.yaml": "broker", "broker: nats://h/?partition=8": "broker",
+	} {
+		if !strings.HasPrefix(more, "broker: ") {
+			more += "\nbroker: nats://127.0.0.1:1\n"
+		}
+		relay := runProgram(t.Context(), "relay", "--config", with(more))
+		said := strings.TrimSpace(strings.TrimPrefix(relay.err.String(), "convergo: "))
+		found := findings(t, 1, "--relay", "--config", with(more))
+		if relay.code == 0 || said == "" || !strings.HasSuffix(said, lastError(found[subject])) {
+			t.Errorf("%q: relay (%d) says %q, the doctor %v", more, relay.code, said, found[subject])
+		}
+	}
+}
+
+func lastError(list []finding) string {
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].Level == levelError {
+			return list[i].Detail
+		}
+	}
+	return "no error"
+}
+
+func TestEverySettingOfARelayReachesTheCommandThatTheDoctorAsks(t *testing.T) {
+	var cli commands
+	parser, err := programParser(&cli, streams{}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"doctor", "--relay"}
+	for _, node := range parser.Model.Children {
+		if node.Name != "relay" {
+			continue
+		}
+		for _, flag := range node.Flags {
+			value := map[string]string{"config": "", "addr": "h:1", "log": "debug"}
+			switch text, special := value[flag.Name]; {
+			case flag.Name == "config":
+			case special:
+				args = append(args, "--"+flag.Name+"="+text)
+			case flag.IsBool():
+				args = append(args, "--"+flag.Name)
+			case flag.Target.Kind() == reflect.Int:
+				args = append(args, "--"+flag.Name+"=77")
+			case flag.Target.Kind() == reflect.Int64: // a duration
+				args = append(args, "--"+flag.Name+"=77h")
+			default:
+				args = append(args, "--"+flag.Name+"=given")
+			}
+		}
+	}
+	if _, err := parser.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	asked := cli.Doctor.relay()
+	if _, err := parser.Parse(append([]string{"relay"}, args[2:]...)); err != nil {
+		t.Fatal(err)
+	}
+	want := cli.Relay
+	want.Config, asked.Config = kong.ConfigFlag(""), kong.ConfigFlag("")
+	if !reflect.DeepEqual(asked, want) || len(args) < 18 {
+		t.Errorf("%d arguments: the doctor asks of %+v, the relay runs with %+v", len(args), asked, want)
+	}
 }

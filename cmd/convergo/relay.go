@@ -25,25 +25,40 @@ type relayCommand struct {
 	Database string          `required:"" placeholder:"URL" help:"The application's database: postgres://…, mysql://… or sqlite:FILE."`
 	Broker   string          `required:"" placeholder:"URL" help:"${relay_broker_help}"`
 	Addr     string          `default:"127.0.0.1:8081" placeholder:"HOST:PORT" help:"Address of /healthz, /readyz and /stats (default: ${default})."`
-	Name     string          `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
 
 	PlatformID string `placeholder:"ID" help:"Platform on the events: that of the services that this relay works beside (default: none)."`
 
+	relayFlags `embed:""`
+
+	Lease      time.Duration `default:"15s" help:"Term of a lease on a lane: after a crash another relay takes over within one and a half."`
+	RetryBase  time.Duration `default:"1s" help:"First wait after a failed attempt; it doubles."`
+	RetryCap   time.Duration `default:"1h" help:"Longest wait between two attempts."`
+	KeepSent   time.Duration `default:"336h" help:"How long sent events stay replayable."`
+	KeepBroker time.Duration `default:"168h" help:"How long the broker keeps an event, where this program sets that up."`
+	ReadyLag   time.Duration `default:"1m" help:"Not ready when an event has waited longer."`
+	Log        string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
+	LogJSON    bool          `help:"Log lines as JSON."`
+}
+
+// relayFlags are the settings that a relay has and serve has not. The doctor takes them too.
+type relayFlags struct {
+	Name        string        `default:"relay" help:"Name of this relay in leases and logs (default: ${default})."`
 	Workers     int           `default:"2" help:"Batches in flight at most."`
 	Batch       int           `default:"512" help:"Events in a batch at most."`
-	Lease       time.Duration `default:"15s" help:"Term of a lease on a lane: after a crash another relay takes over within one and a half."`
 	Poll        time.Duration `default:"100ms" help:"How often an idle relay looks: programs in other languages cannot wake it."`
-	RetryBase   time.Duration `default:"1s" help:"First wait after a failed attempt; it doubles."`
-	RetryCap    time.Duration `default:"1h" help:"Longest wait between two attempts."`
 	MaxAttempts int           `default:"16" help:"Attempts after which an event goes to the dead letters."`
 	MaxWait     time.Duration `default:"72h" help:"How long events wait for a receiver that is away (an endpoint, a queue) without spending attempts."`
 	SkipDead    bool          `help:"Later events of an aggregate go on past a dead one (default: they wait for a person)."`
 	Unclaimed   []string      `placeholder:"topic.Type,topic.*" help:"Events that count as sent when nobody is subscribed to them."`
-	KeepSent    time.Duration `default:"336h" help:"How long sent events stay replayable."`
-	KeepBroker  time.Duration `default:"168h" help:"How long the broker keeps an event, where this program sets that up."`
-	ReadyLag    time.Duration `default:"1m" help:"Not ready when an event has waited longer."`
-	Log         string        `default:"info" enum:"debug,info,warn,error" help:"Least level of log lines: debug, info, warn or error."`
-	LogJSON     bool          `help:"Log lines as JSON."`
+}
+
+// subjects are those of --unclaimed.
+func (f relayFlags) subjects() ([]convergo.Subject, error) {
+	unclaimed, err := parseSubjects(f.Unclaimed)
+	if err != nil {
+		return nil, fmt.Errorf("--unclaimed: %w", err)
+	}
+	return unclaimed, nil
 }
 
 func (c relayCommand) validate() error {
@@ -76,23 +91,23 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 	if err := c.validate(); err != nil {
 		return misuse(err)
 	}
+	unclaimed, err := c.subjects()
+	if err != nil {
+		return misuse(err)
+	}
 	log := logger(c.Log, c.LogJSON, s.err)
 	store, err := openStore(ctx, c.Name, c.Database, nil, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	unclaimed, err := parseSubjects(c.Unclaimed)
-	if err != nil {
-		return misuse(fmt.Errorf("--unclaimed: %w", err))
-	}
 	to, err := connectBroker(ctx, c.Broker, brokerOptions{maxAge: c.KeepBroker, unclaimed: unclaimed, log: log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
 	to.warn(ctx, log)
-	to.warnRoom(ctx, nil, "larger events become dead events; let what writes them refuse them (in Go: outbox.Config.MaxPayload)", log)
+	to.warnRoom(ctx, nil, largerDie, log)
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w; name another address with --addr", err)

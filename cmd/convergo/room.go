@@ -32,11 +32,16 @@ func (c *connected) room(ctx context.Context, topics []string) (most int, settin
 	return max(room.Payload, 1), room.Setting, nil
 }
 
+const (
+	unseenRoom = "how large an event the broker takes cannot be seen; what it refuses becomes a dead event"
+	largerDie  = "larger events become dead events; let what writes them refuse them (in Go: outbox.Config.MaxPayload)" // those of a relay
+)
+
 // warnRoom logs, and returns, what room finds. larger is what becomes of larger events.
 func (c *connected) warnRoom(ctx context.Context, topics []string, larger string, log *slog.Logger) (most int) {
 	most, setting, err := c.room(ctx, topics)
 	if err != nil {
-		log.Warn("how large an event the broker takes cannot be seen; what it refuses becomes a dead event", "error", err)
+		log.Warn(unseenRoom, "error", err)
 	}
 	if most > 0 {
 		log.Warn("the broker takes less than an outbox: "+larger, "largest", most, "setting", setting, "want", wholeEvent+relay.FieldBytes)
@@ -49,7 +54,7 @@ func (e *examination) room(ctx context.Context, c *connected) {
 	most, setting, err := c.room(ctx, topicsOf(e.Services))
 	switch {
 	case err != nil:
-		e.note(levelWarning, "broker", "how large an event it takes cannot be seen; what it refuses becomes a dead event: %v", err)
+		e.note(levelWarning, "broker", "%s: %v", unseenRoom, err)
 	case most > 0:
 		e.note(levelWarning, "broker", "an event's payload and headers have at most %d bytes together, because of %s: serve refuses larger ones when they are "+
 			"written; want %d or more", most, setting, wholeEvent+relay.FieldBytes)
