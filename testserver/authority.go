@@ -32,21 +32,39 @@ func NewAuthority(dir, name string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Authority{File: filepath.Join(dir, name+".pem"), dir: dir, key: key}
+	a := &Authority{dir: dir, key: key}
 	a.cert = &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
-	text, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, &key.PublicKey, key)
+	a.File, err = a.sign(name, a.cert)
+	return a, err
+}
+
+// Formerly writes the certificate that the authority had until it expired at that time: of the same name and key.
+func (a *Authority) Formerly(until time.Time) (file string, err error) {
+	before := *a.cert
+	before.SerialNumber, before.NotBefore, before.NotAfter = big.NewInt(until.UnixNano()), until.Add(-24*time.Hour), until
+	return a.sign(before.Subject.CommonName+"-formerly", &before)
+}
+
+func (a *Authority) sign(name string, own *x509.Certificate) (file string, err error) {
+	text, err := x509.CreateCertificate(rand.Reader, own, own, &a.key.PublicKey, a.key)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return a, writePEM(a.File, "CERTIFICATE", text)
+	file = filepath.Join(a.dir, name+".pem")
+	return file, writePEM(file, "CERTIFICATE", text)
 }
 
 // Issue writes a certificate for that name, which is its subject and, beside 127.0.0.1, the only host that it is good for, and its key. Both
 // sides of a connection can show it.
 func (a *Authority) Issue(name string) (certFile, keyFile string, err error) {
+	return a.IssueAs(name, func(*x509.Certificate) {})
+}
+
+// IssueAs is Issue for a certificate that is changed before it is signed: one that has expired, or is for other hosts.
+func (a *Authority) IssueAs(name string, change func(*x509.Certificate)) (certFile, keyFile string, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return "", "", err
@@ -56,6 +74,7 @@ func (a *Authority) Issue(name string) (certFile, keyFile string, err error) {
 		NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	change(template)
 	text, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
 		return "", "", err

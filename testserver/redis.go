@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -104,16 +105,25 @@ func (r *Redis) Close() error {
 	return errors.Join(r.Stop(syscall.SIGTERM, 5*time.Second), os.RemoveAll(r.dir))
 }
 
-// Sentinel is a Redis Sentinel that watches one primary.
+// Sentinel is a Redis Sentinel.
 type Sentinel struct {
 	*Process
 	Addr string // "127.0.0.1:port"
 	dir  string
 }
 
-// OpenSentinel starts a Sentinel that watches the server under this name and asks its own clients for a password. The server may ask for one
-// too; the Sentinel is told it then.
-func OpenSentinel(primary *Redis, name, password, primaryPassword string) (*Sentinel, error) {
+// SentinelOptions say what a Sentinel watches, and how it is reached.
+type SentinelOptions struct {
+	Watch          map[string]string // host:port of each primary, by the name that it goes by
+	Password       string            // that the Sentinel asks its own clients for; default none
+	ServerPassword string            // that the servers ask for; default none
+	// TLS has it listen, and reach the servers, under TLS only. It is asked with it whether it is up; what it shows itself is in Lines.
+	TLS   *tls.Config
+	Lines []string // more of its configuration
+}
+
+// OpenSentinel starts a Sentinel on 127.0.0.1.
+func OpenSentinel(options SentinelOptions) (*Sentinel, error) {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("redis-server: %w", ErrMissing)
@@ -126,31 +136,49 @@ func OpenSentinel(primary *Redis, name, password, primaryPassword string) (*Sent
 	if err != nil {
 		return nil, err
 	}
-	host, primaryPort, err := net.SplitHostPort(primary.Addr)
-	if err != nil {
-		return nil, err
-	}
+	lines, err := options.configuration(dir, port)
 	file := filepath.Join(dir, "sentinel.conf") // the Sentinel rewrites it
-	err = writeLines(file, "bind 127.0.0.1", fmt.Sprint("port ", port), "dir "+dir, "requirepass "+password,
-		fmt.Sprintf("sentinel monitor %s %s %s 1", name, host, primaryPort), fmt.Sprintf("sentinel auth-pass %s %s", name, primaryPassword))
-	if err != nil {
-		return nil, err
+	if err = errors.Join(err, writeLines(file, lines...)); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s := &Sentinel{Addr: fmt.Sprint("127.0.0.1:", port), dir: dir}
 	if s.Process, err = start(dir, "sentinel", Command{Path: program, Args: []string{file, "--sentinel"}}); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	client := redis.NewSentinelClient(&redis.Options{Addr: s.Addr, Password: password, MaxRetries: -1, Protocol: 2, DisableIdentity: true})
+	client := redis.NewSentinelClient(&redis.Options{
+		Addr: s.Addr, Password: options.Password, TLSConfig: options.TLS, MaxRetries: -1, Protocol: 2, DisableIdentity: true,
+	})
 	defer func() { _ = client.Close() }() // what counts is known by then
 	err = s.Await(30*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		return client.GetMasterAddrByName(ctx, name).Err()
+		return client.Ping(ctx).Err()
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+func (o SentinelOptions) configuration(dir string, port int) ([]string, error) {
+	lines := []string{"bind 127.0.0.1", "dir " + dir, fmt.Sprint("port ", port)}
+	if o.TLS != nil {
+		lines = []string{"bind 127.0.0.1", "dir " + dir, "port 0", fmt.Sprint("tls-port ", port), "tls-replication yes"}
+	}
+	if o.Password != "" {
+		lines = append(lines, "requirepass "+o.Password)
+	}
+	for name, addr := range o.Watch {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, fmt.Sprintf("sentinel monitor %s %s %s 1", name, host, port))
+		if o.ServerPassword != "" {
+			lines = append(lines, fmt.Sprintf("sentinel auth-pass %s %s", name, o.ServerPassword))
+		}
+	}
+	return append(lines, o.Lines...), nil
 }
 
 // Close ends the Sentinel and removes its folder.

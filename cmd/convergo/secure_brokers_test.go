@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +95,12 @@ func TestEachAddressOfNATSOpensOrSaysWhatToDo(t *testing.T) {
 	nkey, _ := natsAt(t, "authorization { users: [ { nkey: "+public+" } ] }", unchangedOptions)
 	operated, _ := natsAt(t, "", signed)
 	account := "nats://app:" + password + "@"
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			at, _ := natsAt(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q }", shown.cert, shown.key), unchangedOptions)
+			toldOfBroker(t, account+at+"/?"+p.trusting(), shown.told(serverCertificate, "?ca"))
+		})
+	}
 	door{
 		opens: []string{
 			account + secure + "/?tls=true&" + p.showing(), account + "localhost:" + portOf(t, secure) + "/?server_name=" + serverName + "&" + p.showing(),
@@ -114,6 +121,8 @@ func TestEachAddressOfNATSOpensOrSaysWhatToDo(t *testing.T) {
 			account + secure + "/?ca=" + p.strange:                          "not signed by the authority of ?ca: name the file",
 			account + secure + "/?" + p.trusting():                          "name one with ?cert=FILE&key=FILE",
 			account + secure + "/?" + p.lying():                             "accept the client certificate of ?cert",
+			account + secure + "/?" + p.stale(t):                            "the client certificate of ?cert expired on " + expired(),
+			account + secure + "/?ca=" + p.formerly(t):                      "whose own expired on " + expired() + ", and TLS (?ca) takes none such: name the file of its new one with ?ca=FILE",
 			account + plain + "/?" + p.showing():                            "speaks no TLS: name the port that does, or leave out ?tls",
 			account + "localhost:" + portOf(t, secure) + "/?" + p.showing(): "or as ?server_name=NAME",
 		},
@@ -121,9 +130,9 @@ func TestEachAddressOfNATSOpensOrSaysWhatToDo(t *testing.T) {
 }
 
 // redisAt runs commands on a server as who may do everything there.
-func redisAt(t *testing.T, addr string) (do func(command ...any)) {
+func redisAt(t *testing.T, addr, password string) (do func(command ...any)) {
 	t.Helper()
-	admin := goredis.NewClient(&goredis.Options{Addr: addr})
+	admin := goredis.NewClient(&goredis.Options{Addr: addr, Password: password})
 	t.Cleanup(func() { _ = admin.Close() })
 	return func(command ...any) {
 		t.Helper()
@@ -138,12 +147,14 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 	secure, socket := fmt.Sprint("127.0.0.1:", port), filepath.Join(p.dir, "redis.sock")
 	s := testserver.Own(t, testserver.OpenRedisWith("--tls-port", fmt.Sprint(port), "--tls-cert-file", p.cert, "--tls-key-file", p.key,
 		"--tls-ca-cert-file", p.ca, "--tls-auth-clients", "yes", "--unixsocket", socket))
-	admin := redisAt(t, s.Addr)
+	admin := redisAt(t, s.Addr, "")
 	admin("ACL", "SETUSER", "app", "on", ">"+password, "~*", "+@all")
 	admin("ACL", "SETUSER", "small", "on", ">"+password, "~*", "+ping")
 	admin("CONFIG", "SET", "requirepass", password)
 	sentinel := testserver.Own(t, func() (*testserver.Sentinel, error) {
-		return testserver.OpenSentinel(s, "shop", password+"-of-sentinels", password)
+		return testserver.OpenSentinel(testserver.SentinelOptions{
+			Watch: map[string]string{"shop": s.Addr}, Password: sentinelPassword, ServerPassword: password,
+		})
 	})
 	account := "redis://app:" + password + "@"
 	watched := account + sentinel.Addr + "/?primary=shop&sentinel_user=default"
@@ -151,7 +162,7 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 		opens: []string{
 			account + secure + "/?tls=true&" + p.showing(), account + "localhost:" + fmt.Sprint(port) + "/?server_name=" + serverName + "&" + p.showing(),
 			"redis://:" + password + "@" + s.Addr + "?", account + s.Addr + "/?db=3&prefix=second&partitions=2&replicas=0&lease=2s",
-			account + "/?socket=" + socket, watched + "&sentinel_password=" + password + "-of-sentinels",
+			account + "/?socket=" + socket, watched + "&sentinel_password=" + sentinelPassword,
 		},
 		closed: map[string]string{
 			"redis://app:" + wrongPassword + "@" + s.Addr:   "refuses USER:PASSWORD of the address: correct them",
@@ -161,7 +172,8 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 			"redis://small:" + password + "@" + s.Addr:      "may not do this: on the server, ACL SETUSER",
 			account + s.Addr + "," + s.Addr:                 "name the primary that they watch with ?primary=NAME",
 			watched + "&sentinel_password=" + wrongPassword: "Sentinels",
-			watched:                                                        "Sentinels",
+			watched: "Sentinels",
+			account + s.Addr + "/?primary=shop&sentinel_password=" + password: "what answers there is no Sentinel: name the Sentinels",
 			account + secure:                                               "if it speaks TLS at this port, write ?tls=true",
 			account + secure + "/?tls=true":                                "name the file of its authority with ?ca=FILE",
 			account + secure + "/?ca=" + p.strange:                         "not signed by the authority of ?ca: name the file",
@@ -172,6 +184,12 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 		},
 	}.ofBroker(t)
 	saysAlone(t, "relay", "--database", "sqlite:"+filepath.Join(t.TempDir(), "shop.db"), "--broker", account+secure+"/?tls=true")
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			redisAt(t, s.Addr, password)("CONFIG", "SET", "tls-cert-file", shown.cert, "tls-key-file", shown.key)
+			toldOfBroker(t, account+secure+"/?"+p.showing(), shown.told(serverCertificate, "?ca, ?cert"))
+		})
+	}
 	third := goredis.NewClient(&goredis.Options{Addr: s.Addr, Password: password, DB: 3})
 	defer func() { _ = third.Close() }()
 	if keys := must[[]string](t)(third.Keys(t.Context(), "second:order:*").Result()); len(keys) == 0 {
@@ -210,10 +228,19 @@ func TestEachAddressOfRabbitMQOpensOrSaysWhatToDo(t *testing.T) {
 			account + s.TLSAddr + "/?ca=" + p.strange:                          "not signed by the authority of ?ca: name the file",
 			account + s.TLSAddr + "/?" + p.trusting():                          "name one with ?cert=FILE&key=FILE",
 			account + s.TLSAddr + "/?" + p.lying():                             "accept the client certificate of ?cert",
+			account + s.TLSAddr + "/?" + p.stale(t):                            "the client certificate of ?cert expired on " + expired(),
 			account + s.Addr + "/?" + p.showing():                              "speaks no TLS: name the port that does, or leave out ?tls",
 			account + "localhost:" + portOf(t, s.TLSAddr) + "/?" + p.showing(): "or as ?server_name=NAME",
 		},
 	}.ofBroker(t)
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			p.replace(t, shown)
+			must[string](t)(s.Control("eval", "ssl:clear_pem_cache()."))
+			awaitShown(t, s.TLSAddr, shown, nil)
+			toldOfBroker(t, account+s.TLSAddr+"/?"+p.showing(), shown.told(serverCertificate, "?ca, ?cert"))
+		})
+	}
 }
 
 // secureKafka starts a node with a listener for passwords under TLS and one for client certificates.
@@ -228,11 +255,16 @@ func secureKafka(t *testing.T, p papers) *testserver.Kafka {
 	for _, mechanism := range []string{"scram-sha-256", "scram-sha-512"} {
 		lines = append(lines, "listener.name.open."+mechanism+".sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;")
 	}
-	for _, name := range []string{"open", "mutual"} {
-		ssl := "listener.name." + name + ".ssl."
-		lines = append(lines, ssl+"keystore.type=PEM", ssl+"keystore.location="+identity, ssl+"truststore.type=PEM", ssl+"truststore.location="+p.ca)
+	listeners, identities := map[string]string{"OPEN": "SASL_SSL", "MUTUAL": "SSL"}, map[string]string{"open": identity, "mutual": identity}
+	for _, shown := range p.unfit(t) {
+		listeners[strings.ToUpper(shown.name)], identities[shown.name] = "SSL", filepath.Join(p.dir, shown.name+".pem")
+		write(t, identities[shown.name], textOf(t, shown.key)+textOf(t, shown.cert))
 	}
-	s := testserver.Own(t, testserver.OpenKafkaListening(map[string]string{"OPEN": "SASL_SSL", "MUTUAL": "SSL"}, lines...))
+	for name, file := range identities {
+		ssl := "listener.name." + name + ".ssl."
+		lines = append(lines, ssl+"keystore.type=PEM", ssl+"keystore.location="+file, ssl+"truststore.type=PEM", ssl+"truststore.location="+p.ca)
+	}
+	s := testserver.Own(t, testserver.OpenKafkaListening(listeners, lines...))
 	client := must[*kgo.Client](t)(kgo.NewClient(kgo.SeedBrokers(s.Addr)))
 	defer client.Close()
 	for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
@@ -269,10 +301,16 @@ func TestEachAddressOfKafkaOpensOrSaysWhatToDo(t *testing.T) {
 			"kafka://" + mutual + "/?ca=" + p.strange:                 "not signed by the authority of ?ca: name the file",
 			"kafka://" + mutual + "/?" + p.trusting():                 "name one with ?cert=FILE&key=FILE",
 			"kafka://" + mutual + "/?" + p.lying():                    "accept the client certificate of ?cert",
+			"kafka://" + mutual + "/?" + p.stale(t):                   "the client certificate of ?cert expired on " + expired(),
 			"kafka://" + s.Addr + "/?" + p.showing():                  "speaks no TLS: name the port that does, or leave out ?tls",
 			local + "/?" + p.showing():                                "or as ?server_name=NAME",
 		},
 	}.ofBroker(t)
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			toldOfBroker(t, "kafka://"+s.Listeners[strings.ToUpper(shown.name)]+"/?"+p.trusting(), shown.told(serverCertificate, "?ca"))
+		})
+	}
 	client := must[*kgo.Client](t)(kgo.NewClient(kgo.SeedBrokers(s.Addr)))
 	defer client.Close()
 	topic := must[kadm.TopicDetails](t)(kadm.NewClient(client).ListTopics(t.Context(), "second.order"))["second.order"]
@@ -328,7 +366,15 @@ func TestEachAddressOfRocketMQOpensOrSaysWhatToDo(t *testing.T) {
 			account + "ca=" + p.strange:                                "not signed by the authority of ?ca: name the file",
 			account + p.trusting():                                     "name one with ?cert=FILE&key=FILE",
 			account + p.lying():                                        "accept the client certificate of ?cert",
+			account + p.stale(t):                                       "the client certificate of ?cert expired on " + expired(),
 			local + p.showing():                                        "or as ?server_name=NAME",
 		},
 	}.ofBroker(t)
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			p.replace(t, shown)
+			awaitShown(t, s.NameServer, shown, nil) // it looks at its files twice a second
+			toldOfBroker(t, account+p.showing(), shown.told(serverCertificate, "?ca, ?cert"))
+		})
+	}
 }

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/convergo/convergo/testserver"
 )
@@ -42,6 +45,7 @@ func TestEachAddressOfPostgreSQLOpensOrSaysWhatToDo(t *testing.T) {
 	account := fmt.Sprintf("postgres://app:%s@127.0.0.1:%s/%s?", password, port, database)
 	certified := fmt.Sprintf("postgres://%s@127.0.0.1:%s/%s?sslmode=verify-full&sslrootcert=%s", clientName, port, database, s.CertFile)
 	trusting := "sslmode=verify-full&sslrootcert=" + s.CertFile
+	stale := p.issued(t, "stale", expire)
 	door{
 		opens: []string{
 			account + trusting + "&schema=one&pool=3", account + "sslmode=require&schema=two", account + "schema=three", // TLS is preferred
@@ -59,9 +63,35 @@ func TestEachAddressOfPostgreSQLOpensOrSaysWhatToDo(t *testing.T) {
 			account + "tls=true":                                             "?tls is not PostgreSQL's: write ?sslmode=verify-full&sslrootcert=FILE",
 			certified:                                                        "or a client certificate (sslcert and sslkey)",
 			certified + "&sslcert=" + p.strangeCert + "&sslkey=" + p.keyOfIt: "client certificate (sslcert and sslkey)",
+			certified + "&sslcert=" + stale.cert + "&sslkey=" + stale.key:    "the client certificate of ?sslcert expired on " + expired(),
 			strings.Replace(certified, clientName, "app", 1) + "&sslcert=" + p.clientCert + "&sslkey=" + p.clientKey: "the role or its password is wrong",
 		},
 	}.ofDatabase(t)
+	own := identity{cert: s.CertFile, key: filepath.Join(s.Dir, "server.key")} // in files that only the server may read
+	shows := func(t *testing.T, cert, key string) {
+		write(t, own.cert, cert)
+		write(t, own.key, key)
+		testserver.Must(t, s.Exec("postgres", "SELECT pg_reload_conf()"))
+	}
+	cert, key := textOf(t, own.cert), textOf(t, own.key)
+	t.Cleanup(func() { shows(t, cert, key) })
+	for _, shown := range p.unfit(t) {
+		t.Run("shows "+shown.name, func(t *testing.T) {
+			shows(t, textOf(t, shown.cert), textOf(t, shown.key))
+			awaitShown(t, "127.0.0.1:"+port, shown, asksPostgresForTLS)
+			toldOfDatabase(t, account+"sslmode=verify-full&sslrootcert="+p.ca, shown.told(serverCertificate, "?sslmode, ?sslrootcert"))
+		})
+	}
+}
+
+// asksPostgresForTLS sends an SSLRequest, which a server answers with S before it speaks TLS.
+func asksPostgresForTLS(conn net.Conn) error {
+	answer := make([]byte, 1)
+	if _, err := conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, answer)
+	return err
 }
 
 // secureMySQL makes users who are let in under TLS only: app with a password, certified with a certificate too.
@@ -76,10 +106,11 @@ func secureMySQL(t *testing.T, s *testserver.MySQL) (database func() string) {
 }
 
 func TestEachAddressOfMySQLAndMariaDBOpensOrSaysWhatToDo(t *testing.T) {
+	rereads := map[string]string{"mysql": "ALTER INSTANCE RELOAD TLS", "mariadb": "FLUSH SSL"}
 	for name, open := range map[string]func(t *testing.T, p papers) *testserver.MySQL{
 		"mysql": func(t *testing.T, p papers) *testserver.MySQL {
 			s := testserver.Shared(t, &servers, "mysql", testserver.OpenMySQL)
-			testserver.Must(t, s.Exec(fmt.Sprintf("SET GLOBAL ssl_ca = '%s', ssl_cert = '%s', ssl_key = '%s'", p.ca, p.cert, p.key), "ALTER INSTANCE RELOAD TLS"))
+			testserver.Must(t, s.Exec(fmt.Sprintf("SET GLOBAL ssl_ca = '%s', ssl_cert = '%s', ssl_key = '%s'", p.ca, p.cert, p.key), rereads["mysql"]))
 			return s
 		},
 		"mariadb": func(t *testing.T, p papers) *testserver.MySQL {
@@ -109,9 +140,21 @@ func TestEachAddressOfMySQLAndMariaDBOpensOrSaysWhatToDo(t *testing.T) {
 					app + at + "ca=/nowhere":      "?ca: open /nowhere",
 					certified + at + p.trusting(): "client certificate (cert and key)",
 					certified + at + p.lying():    "accept the client certificate of ?cert",
+					certified + at + p.stale(t):   "the client certificate of ?cert expired on " + expired(),
 					app + local + p.trusting():    "or as ?server_name=NAME",
 				},
 			}.ofDatabase(t)
+			for _, shown := range p.unfit(t) {
+				t.Run("shows "+shown.name, func(t *testing.T) {
+					if shown.name == "expired" && name == "mysql" {
+						shown = p.expiring(t)
+					}
+					p.replace(t, shown)
+					testserver.Must(t, s.Exec(rereads[name]))
+					eventually(t, time.Minute, "it has expired", func() bool { return shown.name != "expired" || time.Now().After(shown.until) })
+					toldOfDatabase(t, app+at+p.trusting(), shown.told(serverCertificate, "?ca"))
+				})
+			}
 			saysAlone(t, "relay", "--database", certified+at+p.lying(), "--broker", "redis://127.0.0.1:1")
 			saysAlone(t, "doctor", "--data", t.TempDir(), "--services", "order", "--databases", "order="+certified+at+p.lying())
 		})

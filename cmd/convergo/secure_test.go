@@ -27,6 +27,7 @@ type papers struct {
 	ca, cert, key                 string // of the authority that all trust, and of the server
 	clientCert, clientKey         string
 	strange, strangeCert, keyOfIt string // an authority that signed nothing else, and a client of its
+	authority                     *testserver.Authority
 }
 
 func papersFor(t *testing.T) papers {
@@ -35,7 +36,7 @@ func papersFor(t *testing.T) papers {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	authority := must[*testserver.Authority](t)(testserver.NewAuthority(dir, "authority"))
 	strange := must[*testserver.Authority](t)(testserver.NewAuthority(dir, "strange"))
-	p := papers{dir: dir, ca: authority.File, strange: strange.File}
+	p := papers{dir: dir, ca: authority.File, strange: strange.File, authority: authority}
 	for _, issue := range []struct {
 		by        *testserver.Authority
 		name      string
@@ -75,12 +76,16 @@ func (d door) ofBroker(t *testing.T) {
 		t.Run(fmt.Sprint("opens ", i), func(t *testing.T) { passes(t, address) })
 	}
 	for address, says := range d.closed {
-		t.Run("refuses", func(t *testing.T) {
-			isRefused(t, address, says, "broker",
-				[]string{"relay", "--database", "sqlite:" + filepath.Join(t.TempDir(), "shop.db"), "--addr", "127.0.0.1:0", "--broker", address},
-				[]string{"--services", "order", "--broker", address})
-		})
+		t.Run("refuses", func(t *testing.T) { toldOfBroker(t, address, says) })
 	}
+}
+
+// toldOfBroker checks what relay and doctor say of the address of a broker.
+func toldOfBroker(t *testing.T, address, words string) {
+	t.Helper()
+	isRefused(t, address, words, "broker",
+		[]string{"relay", "--database", "sqlite:" + filepath.Join(t.TempDir(), "shop.db"), "--addr", "127.0.0.1:0", "--broker", address},
+		[]string{"--services", "order", "--broker", address})
 }
 
 // ofDatabase has each address that opens make its tables, and relay and doctor say of the others what to do.

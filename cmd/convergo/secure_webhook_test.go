@@ -67,12 +67,21 @@ func TestAWebhookUnderAnAuthorityOfOnesOwnIsPostedOrSaysWhatToDo(t *testing.T) {
 	if err := posted(t, file(url, endpointSecret, trusting)); err != nil {
 		t.Error(err)
 	}
+	bad := map[string]string{}
+	for _, shown := range p.unfit(t) {
+		pair := must[tls.Certificate](t)(tls.LoadX509KeyPair(shown.cert, shown.key))
+		bad[shown.name] = secureEndpoint(t, p, func(c *tls.Config) { c.Certificates = []tls.Certificate{pair} })
+	}
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	write(t, empty, "no certificate")
 	for name, c := range map[string]struct{ url, secret, more, says string }{
-		"an unknown authority":      {url, endpointSecret, "", "name the file of its authority in that file, as ca"},
-		"another authority":         {url, endpointSecret, "ca: " + p.strange + "\n", "name the file of its authority in that file, as ca"},
-		"another host":              {strings.Replace(url, "127.0.0.1", "localhost", 1), endpointSecret, trusting, "write a name that it is for in its url"},
+		"an unknown authority": {url, endpointSecret, "", "name the file of its authority in that file, as ca"},
+		"another authority":    {url, endpointSecret, "ca: " + p.strange + "\n", "name the file of its authority in that file, as ca"},
+		"another host":         {strings.Replace(url, "127.0.0.1", "localhost", 1), endpointSecret, trusting, "write a name that it is for in its url"},
+		"an expired certificate": {bad["expired"], endpointSecret, trusting, "the endpoint's certificate expired on " + expired() +
+			", and https in its url takes none such: another one must be issued for it, or, if this machine's clock is wrong, set it right"},
+		"a certificate for others": {bad["elsewhere"], endpointSecret, trusting,
+			"the endpoint's certificate is for another host, elsewhere.test, 192.0.2.7 and not 127.0.0.1: write a name that it is for in its url"},
 		"a client certificate":      {asking, endpointSecret, trusting, "asks for a client certificate, which is not sent"},
 		"another secret":            {url, otherSecret, trusting, "does not accept the signature: let its secret be among the secrets of that file"},
 		"no file of that name":      {url, endpointSecret, "ca: /nowhere\n", "ca: open /nowhere"},
@@ -96,7 +105,7 @@ func TestAPasswordThatIsChangedMeanwhileIsToldWithTheAddress(t *testing.T) {
 	t.Parallel()
 	s := testserver.Own(t, testserver.OpenRedis)
 	address := "redis://app:" + password + "@" + s.Addr
-	admin := redisAt(t, s.Addr)
+	admin := redisAt(t, s.Addr, "")
 	admin("ACL", "SETUSER", "app", "on", ">"+password, "~*", "+@all")
 	b := must[*connected](t)(connectBroker(t.Context(), address, brokerOptions{log: discarded()}))
 	defer func() { _ = b.close() }()

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -70,6 +70,9 @@ func (a address) unopened(err error) string {
 	case a.Query().Get(names.cert) == "":
 		return "the server hung up: if it asks for a client certificate, name one with ?" + names.pair
 	}
+	if old := a.outOfTime(time.Now()); old != "" {
+		return "the server hung up: " + old
+	}
 	return "the server hung up: it may not accept the client certificate of ?" + names.cert
 }
 
@@ -84,72 +87,6 @@ func hungUp(text string) bool {
 		}
 	}
 	return false
-}
-
-// certificate is what can be done about a certificate, the server's or ours.
-func (a address) certificate(err error) string {
-	names := a.tlsNames()
-	known := a.Query().Get(names.ca)
-	var unusable x509.CertificateInvalidError
-	switch text := err.Error(); {
-	case errors.As(err, new(x509.HostnameError)):
-		return "the server's certificate is for another host: write a name that it is for as the host" + names.host
-	case errors.As(err, new(x509.UnknownAuthorityError)) && known == "":
-		return "the server's certificate is signed by nobody whom this machine trusts: name the file of its authority with ?" + names.ca + "=FILE"
-	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return fmt.Sprintf("the server's certificate is not signed by the authority of ?%s: name the file of the one that signed it", names.ca)
-	case errors.As(err, &unusable):
-		return "the server's certificate cannot be used: have another one issued, or, if it is not expired, set this machine's clock right"
-	case !strings.Contains(text, "remote error: tls: "):
-		return ""
-	case a.Query().Get(names.cert) == "" && strings.Contains(text, "certificate"), a.Query().Get(names.cert) == "" && strings.Contains(text, "handshake failure"):
-		return "the server asks for a client certificate: name one with ?" + names.pair
-	case strings.Contains(text, "certificate"):
-		return fmt.Sprintf("the server does not accept the client certificate of ?%s: name one that is signed by an authority that it trusts", names.cert)
-	}
-	return ""
-}
-
-// tlsNames are the parameters of an address that are about TLS.
-type tlsNames struct{ ca, cert, pair, on, all, host string }
-
-func (a address) tlsNames() tlsNames {
-	if a.Scheme == "postgres" {
-		return tlsNames{
-			ca: "sslrootcert", cert: "sslcert", pair: "sslcert=FILE&sslkey=FILE", on: "sslmode=verify-full&sslrootcert=FILE", all: "?sslmode",
-			host: ", or do not compare them, with ?sslmode=verify-ca",
-		}
-	}
-	return tlsNames{
-		ca: "ca", cert: "cert", pair: "cert=FILE&key=FILE", on: "tls=true, or ?ca=FILE for an authority of your own", all: "?tls, ?ca, ?cert and ?server_name",
-		host: ", or as ?server_name=NAME",
-	}
-}
-
-// tls tells whether the address asks for it.
-func (a address) tls() bool {
-	query := a.Query()
-	if a.Scheme == "postgres" {
-		return query.Get("sslmode") != "disable"
-	}
-	return query.Get("tls") == "true" || query.Has("ca") || query.Has("cert") || query.Has("server_name")
-}
-
-// refusedByEndpoint is about keys of the file that webhook: names.
-func refusedByEndpoint(err error) string {
-	switch text := err.Error(); {
-	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return "the endpoint's certificate is signed by nobody whom this machine trusts: name the file of its authority in that file, as ca"
-	case errors.As(err, new(x509.HostnameError)):
-		return "the endpoint's certificate is for another host: write a name that it is for in its url"
-	case errors.As(err, new(x509.CertificateInvalidError)):
-		return "the endpoint's certificate cannot be used: it must be issued anew, or, if it is not expired, this machine's clock set right"
-	case strings.Contains(text, "remote error: tls: ") && strings.Contains(text, "certificate"):
-		return "the endpoint asks for a client certificate, which is not sent to any: let it go by the signature"
-	case strings.Contains(text, " answered 401"), strings.Contains(text, " answered 403"):
-		return "the endpoint does not accept the signature: let its secret be among the secrets of that file, and both clocks be right"
-	}
-	return ""
 }
 
 func (a address) refusedByNATS(err error) string {
@@ -180,6 +117,10 @@ func (a address) refusedByRedis(err error) string {
 	switch {
 	case strings.Contains(text, "all sentinels") && (strings.Contains(text, "WRONGPASS") || strings.Contains(text, "NOAUTH")):
 		return "the Sentinels ask for a password of their own, and it is not this one: ?sentinel_password=PASSWORD, with ?sentinel_user=USER if need be"
+	case strings.Contains(text, "all sentinels") && strings.Contains(text, "unknown command"):
+		return "what answers there is no Sentinel: name the Sentinels, at their own port, or leave out ?primary"
+	case strings.Contains(text, "all sentinels") && errors.Is(err, goredis.Nil):
+		return "the Sentinels watch no primary of the name in ?primary: write the one that stands in their `sentinel monitor NAME …`"
 	case goredis.HasErrorPrefix(err, "WRONGPASS"):
 		return "the server refuses USER:PASSWORD of the address: correct them; " + forms
 	case goredis.HasErrorPrefix(err, "NOAUTH"):
