@@ -179,6 +179,7 @@ func TestEachAddressOfRedisOpensOrSaysWhatToDo(t *testing.T) {
 			account + secure + "/?ca=" + p.strange:                         "not signed by the authority of ?ca: name the file",
 			account + secure + "/?" + p.trusting():                         "name one with ?cert=FILE&key=FILE",
 			account + secure + "/?" + p.lying():                            "accept the client certificate of ?cert",
+			account + secure + "/?" + p.stale(t):                           "the client certificate of ?cert expired on " + expired(),
 			account + s.Addr + "/?" + p.showing():                          "if no TLS is spoken at this port",
 			account + "localhost:" + fmt.Sprint(port) + "/?" + p.showing(): "or as ?server_name=NAME",
 		},
