@@ -40,6 +40,14 @@ func (b backends) databaseURL(dir, service string) string {
 	return strings.ReplaceAll(address, "{service}", service)
 }
 
+// databaseSetting is the setting that databaseURL comes from.
+func (b backends) databaseSetting(service string) string {
+	if b.Databases[service] != "" {
+		return "--databases of " + service
+	}
+	return "--database"
+}
+
 // brokerURL is the broker's address, "embedded:" when nothing is set up.
 func (b backends) brokerURL() string {
 	if b.Broker == "" {

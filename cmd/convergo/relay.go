@@ -96,7 +96,7 @@ func (c relayCommand) Run(ctx context.Context, s streams) (err error) {
 		return misuse(err)
 	}
 	log := logger(c.Log, c.LogJSON, s.err)
-	store, err := openStore(ctx, c.Name, c.Database, nil, log)
+	store, err := openStoreWith(ctx, c.Database, storeOptions{name: c.Name, setting: "--database", log: log})
 	if err != nil {
 		return err
 	}

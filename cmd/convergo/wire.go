@@ -123,7 +123,8 @@ func openPlatform(ctx context.Context, cfg serveCommand, f *folder, log *slog.Lo
 // it was opened, so that it can be closed.
 func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 	probe := slowDisk(p.cfg.CommitDelay, p.probe)
-	store, err := openStore(ctx, name, p.cfg.databaseURL(p.cfg.Data, name), probe, p.log)
+	address, setting := p.cfg.databaseURL(p.cfg.Data, name), p.cfg.databaseSetting(name)
+	store, err := openStoreWith(ctx, address, storeOptions{name: name, setting: setting, probe: probe, log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (p *platform) openUnit(ctx context.Context, name string) (*unit, error) {
 		if err := store.file.BreakLeases(ctx); err != nil {
 			return u, err
 		}
-	} else if err := p.folder.refuseTaken(ctx, p.cfg.databaseURL(p.cfg.Data, name), store); err != nil {
+	} else if err := p.folder.refuseTaken(ctx, address, store); err != nil {
 		return u, err
 	}
 	return u, nil

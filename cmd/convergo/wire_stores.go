@@ -57,7 +57,8 @@ func databaseSchemes() []string { return []string{"sqlite", "postgres", "mysql"}
 type storeOptions struct {
 	name     string
 	readOnly bool
-	look     bool // only: nothing is made or changed, not even beside a file
+	look     bool   // only: nothing is made or changed, not even beside a file
+	setting  string // that the address is in, for what a process says that runs; empty where none runs for long
 	probe    convergo.Probe
 	log      *slog.Logger
 }
@@ -123,7 +124,8 @@ func openPostgres(ctx context.Context, text string, o storeOptions) (*opened, er
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}
 	s, err := postgres.Open(ctx, dsn, postgres.Options{
-		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
+		Name: o.name, Schema: schema, MaxConns: orDefault(pool, defaultPool), ReadOnly: o.readOnly || o.look, Refused: a.refusedLater(o.setting, text),
+		Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), advised(a.unopened(err), err))
@@ -144,7 +146,8 @@ func openMySQL(ctx context.Context, text string, o storeOptions) (*opened, error
 		return nil, fmt.Errorf("%s: %w", redacted(text), err)
 	}
 	s, err := mysql.Open(ctx, cfg.FormatDSN(), mysql.Options{
-		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.readOnly || o.look, Probe: o.probe, Log: o.log,
+		Name: o.name, MaxConns: orDefault(pool, defaultPool), TLS: cfg.TLS, ReadOnly: o.readOnly || o.look, Refused: a.refusedLater(o.setting, text),
+		Probe: o.probe, Log: o.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redacted(text), advised(a.unopened(err), err))

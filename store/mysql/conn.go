@@ -19,12 +19,12 @@ import (
 // row; from then on the transaction takes no statement but its rollback.
 
 // openPool opens connections that watch their transactions.
-func openPool(cfg *mysql.Config, opts Options, c *counts) (*sql.DB, error) {
+func openPool(cfg *mysql.Config, opts Options, c *counts, failed func(error) error) (*sql.DB, error) {
 	inner, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, errDSN
 	}
-	db := sql.OpenDB(connector{inner, c, cfg.Timeout, opts.CommitTimeout})
+	db := sql.OpenDB(connector{inner, c, cfg.Timeout, opts.CommitTimeout, failed})
 	db.SetMaxOpenConns(opts.MaxConns)
 	db.SetMaxIdleConns(opts.MaxConns)
 	return db, nil
@@ -36,7 +36,8 @@ var errNoAnswer = errors.New("the server does not answer")
 type connector struct {
 	driver.Connector
 	counts          *counts
-	connect, commit time.Duration // how long an answer is waited for
+	connect, commit time.Duration     // how long an answer is waited for
+	failed          func(error) error // what is told of a connection that cannot be made; may be nil
 }
 
 // Connect implements driver.Connector. The driver bounds the dialing alone: a stopped server's system still takes the connection.
@@ -47,6 +48,9 @@ func (c connector) Connect(parent context.Context) (_ driver.Conn, err error) {
 	if err != nil {
 		if ctx.Err() != nil && parent.Err() == nil {
 			err = fmt.Errorf("connect within %v: %w: %w", c.connect, errNoAnswer, err)
+		}
+		if c.failed != nil {
+			err = c.failed(err)
 		}
 		return nil, err
 	}

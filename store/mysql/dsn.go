@@ -167,7 +167,7 @@ func CreateDatabase(ctx context.Context, dsn string, opts Options) (err error) {
 		return errors.New("mysql: create database: the DSN names none, or one with a ` in it")
 	}
 	cfg.DBName = ""
-	db, err := openPool(cfg, opts.withDefaults(name), &counts{})
+	db, err := openPool(cfg, opts.withDefaults(name), &counts{}, nil)
 	if err != nil {
 		return fmt.Errorf("mysql: create database %s: %w", name, err)
 	}

@@ -43,7 +43,7 @@ func (s *Store) migrate(ctx context.Context, set string, fsys fs.FS) (err error)
 	// Connections of its own: one has the lock while another migrates, and the store's pool may have a single one.
 	opts := s.opts
 	opts.MaxConns = 2
-	db, err := openPool(s.cfg, opts, &s.counts)
+	db, err := openPool(s.cfg, opts, &s.counts, s.unconnected)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,9 @@ type Options struct {
 	TLS *tls.Config
 	// ReadOnly opens an existing database for View and the reading methods only. Nothing is migrated.
 	ReadOnly bool
+	// Refused is asked, once the store is open, what a person can do about a connection that cannot be made: a program knows what its
+	// settings are called. What it says stands in the error. Default: nothing.
+	Refused func(err error) string
 	// Probe is called at "<Name>.commit.before" and "<Name>.commit.after". Default none.
 	Probe convergo.Probe
 	// Log gets what an operator should know. Default: nothing.
@@ -100,6 +103,7 @@ type Store struct {
 	floor  floor
 	claims atomic.Uint64 // so far
 	narrow narrow
+	isOpen atomic.Bool // Open is done
 
 	mu     sync.Mutex
 	closed bool
@@ -126,6 +130,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, refused(err, fmt.Errorf("mysql store %s at %s: %w", s.opts.Name, cfg.Addr, explain(err)))
 	}
+	s.isOpen.Store(true)
 	return s, nil
 }
 
@@ -137,7 +142,7 @@ func (s *Store) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.db, err = openPool(s.cfg, s.opts, &s.counts); err != nil {
+	if s.db, err = openPool(s.cfg, s.opts, &s.counts, s.unconnected); err != nil {
 		return err
 	}
 	defer func() {

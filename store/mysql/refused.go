@@ -91,6 +91,17 @@ func explain(err error) error {
 	return err
 }
 
+// unconnected is why a connection could not be made, with what Options.Refused adds; what the server's number means is added by explain.
+func (s *Store) unconnected(err error) error {
+	if s.opts.Refused == nil || !s.isOpen.Load() {
+		return err
+	}
+	if what := s.opts.Refused(err); what != "" {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return err
+}
+
 // refused gives an error of Open or Migrate its verdict: what stays the same is not asked again.
 func refused(cause, err error) error {
 	switch {

@@ -65,7 +65,7 @@ func (s *Store) openPool(size int, begin string) *sql.DB {
 		s.floors.forget() // it may be another server that answers from now on
 		return nil
 	}))
-	db := sql.OpenDB(connector{inner, begin})
+	db := sql.OpenDB(connector{inner, s, begin})
 	db.SetMaxOpenConns(size)
 	db.SetMaxIdleConns(size)
 	db.SetConnMaxIdleTime(5 * time.Minute)
@@ -75,13 +75,14 @@ func (s *Store) openPool(size int, begin string) *sql.DB {
 
 type connector struct {
 	driver.Connector
+	store *Store
 	begin string
 }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, c.store.unconnected(err)
 	}
 	return &connection{conn.(*stdlib.Conn), c.begin}, nil
 }

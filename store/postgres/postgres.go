@@ -73,6 +73,9 @@ type Options struct {
 	ListenDSN string
 	// ReadOnly is for View and the reading methods only. Nothing is migrated.
 	ReadOnly bool
+	// Refused is asked, once the store is open, what a person can do about a connection that cannot be made: a program knows what its
+	// settings are called. What it says stands in the error. Default: nothing.
+	Refused func(err error) string
 	// Probe is called at "<Name>.commit.before" and "<Name>.commit.after". Default none.
 	Probe convergo.Probe
 	// Log gets what an operator should know. Default: nothing.

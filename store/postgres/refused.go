@@ -53,33 +53,59 @@ func refusesTLS(err error) bool {
 
 // refused is an error of Open or Migrate with its verdict and with what a person can do.
 func (s *Store) refused(ctx context.Context, err error) error {
-	remedy := ""
-	switch codeOf(err) {
-	case codePassword:
-		remedy = "the role or its password is wrong"
-	case codeLogin:
-		remedy = "the server lets this role not in from here: see its pg_hba.conf, whose lines can ask for TLS (sslmode) or " +
-			"a client certificate (sslcert and sslkey), and whether the role exists and may log in"
-	case codeNoDatabase:
-		remedy = "create the database first"
-	case codeReadOnly:
-		remedy = "the server takes no writes now: is it a standby, or default_transaction_read_only set?"
-	case codeSyntax:
-		remedy = "the statement must be changed"
-	case codePrivilege, codeNoSchema:
-		remedy = s.missingGrant(ctx)
-	default:
-		if refusesTLS(err) {
-			remedy = "the DSN asks for TLS and the server offers none: set ssl=on there, or another sslmode here"
-		}
+	what := remedy(err)
+	if code := codeOf(err); code == codePrivilege || code == codeNoSchema {
+		what = s.missingGrant(ctx)
 	}
-	if remedy != "" {
-		err = fmt.Errorf("%s: %w", remedy, err)
+	if what != "" && !errors.As(err, new(unconnectedError)) {
+		err = fmt.Errorf("%s: %w", what, err)
 	}
 	if final(err) {
 		return convergo.Permanent(err)
 	}
 	return err
+}
+
+// remedy is what a person can do about an error, as far as the server need not be asked for it.
+func remedy(err error) string {
+	switch codeOf(err) {
+	case codePassword:
+		return "the role or its password is wrong"
+	case codeLogin:
+		return "the server lets this role not in from here: see its pg_hba.conf, whose lines can ask for TLS (sslmode) or " +
+			"a client certificate (sslcert and sslkey), and whether the role exists and may log in"
+	case codeNoDatabase:
+		return "create the database first"
+	case codeReadOnly:
+		return "the server takes no writes now: is it a standby, or default_transaction_read_only set?"
+	case codeSyntax:
+		return "the statement must be changed"
+	}
+	if refusesTLS(err) {
+		return "the DSN asks for TLS and the server offers none: set ssl=on there, or another sslmode here"
+	}
+	return ""
+}
+
+// unconnectedError is that of a connection of the pool which could not be made. It says already what can be done.
+type unconnectedError struct{ error }
+
+func (e unconnectedError) Unwrap() error { return e.error }
+
+// unconnected is why a connection of the pool could not be made, with what Open would say of it: the server let us in before.
+func (s *Store) unconnected(err error) error {
+	what := remedy(err)
+	if s.opts.Refused != nil {
+		if more := s.opts.Refused(err); more != "" && what != "" {
+			what += "; " + more
+		} else {
+			what += more
+		}
+	}
+	if what == "" {
+		return err
+	}
+	return unconnectedError{fmt.Errorf("%s: %w", what, err)}
 }
 
 // missingGrant names what the role may not do, as the statement that would let it.
