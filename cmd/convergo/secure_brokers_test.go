@@ -238,7 +238,7 @@ func TestEachAddressOfRabbitMQOpensOrSaysWhatToDo(t *testing.T) {
 		t.Run("shows "+shown.name, func(t *testing.T) {
 			p.replace(t, shown)
 			must[string](t)(s.Control("eval", "ssl:clear_pem_cache()."))
-			awaitShown(t, s.TLSAddr, shown, nil)
+			awaitShown(t, s.TLSAddr, p.cert, nil)
 			toldOfBroker(t, account+s.TLSAddr+"/?"+p.showing(), shown.told(serverCertificate, "?ca, ?cert"))
 		})
 	}
@@ -374,7 +374,7 @@ func TestEachAddressOfRocketMQOpensOrSaysWhatToDo(t *testing.T) {
 	for _, shown := range p.unfit(t) {
 		t.Run("shows "+shown.name, func(t *testing.T) {
 			p.replace(t, shown)
-			awaitShown(t, s.NameServer, shown, nil) // it looks at its files twice a second
+			awaitShown(t, s.NameServer, p.cert, nil) // it looks at its files twice a second
 			toldOfBroker(t, account+p.showing(), shown.told(serverCertificate, "?ca, ?cert"))
 		})
 	}

@@ -78,7 +78,7 @@ func TestEachAddressOfPostgreSQLOpensOrSaysWhatToDo(t *testing.T) {
 	for _, shown := range p.unfit(t) {
 		t.Run("shows "+shown.name, func(t *testing.T) {
 			shows(t, textOf(t, shown.cert), textOf(t, shown.key))
-			awaitShown(t, "127.0.0.1:"+port, shown, asksPostgresForTLS)
+			awaitShown(t, "127.0.0.1:"+port, shown.cert, asksPostgresForTLS)
 			toldOfDatabase(t, account+"sslmode=verify-full&sslrootcert="+p.ca, shown.told(serverCertificate, "?sslmode, ?sslrootcert"))
 		})
 	}
