@@ -37,7 +37,7 @@ type absence struct {
 	line     time.Time // the last place of the line
 	hinted   time.Time // the last release of one, or of nobody
 	came     time.Time // when one that had waited last came through; by Config.Now
-	releases int       // how many the next release is of
+	releases int       // how many the next release is of; leastReleased when nothing has earned one
 	at       time.Time // when it is due, by the relay's clock; zero for none
 }
 
@@ -166,9 +166,6 @@ func (a *absences) through(s convergo.Subject, waited int, clock time.Time) {
 		w = a.of(s)
 		w.state, w.releases, w.at = back, leastReleased, clock
 	case w.state == back && waited > 0:
-		if w.at.After(clock) { // nothing had come through: see released
-			w.releases = 0
-		}
 		w.releases, w.at = min(w.releases+2*waited, mostReleased), clock
 	case w.state == away && clock.Sub(w.hinted) >= time.Second:
 		w.releases, w.at = 1, clock
@@ -197,25 +194,36 @@ func (a *absences) moved(clock time.Time) {
 	}
 }
 
-// due is the subject whose release is due first, how many are to be released, and when.
-func (a *absences) due() (s convergo.Subject, most int, at time.Time) {
+// next is when the first release is due; zero for none.
+func (a *absences) next() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for subject, w := range a.known {
-		if !w.at.IsZero() && (at.IsZero() || w.at.Before(at)) {
-			s, most, at = subject, w.releases, w.at
-		}
-	}
-	return s, most, at
+	_, w := a.first()
+	return w.at
 }
 
-// release begins one: what comes through from now on counts for the next.
-func (a *absences) release(s convergo.Subject) {
+func (a *absences) first() (s convergo.Subject, first absence) {
+	for subject, w := range a.known {
+		if !w.at.IsZero() && (first.at.IsZero() || w.at.Before(first.at)) {
+			s, first = subject, *w
+		}
+	}
+	return s, first
+}
+
+// take begins the first release that is due, of most; 0 for none. What comes through from now on counts for the next.
+func (a *absences) take(clock time.Time) (s convergo.Subject, most int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if w := a.known[s]; w != nil {
-		w.releases, w.at = 0, time.Time{}
+	s, w := a.first()
+	if w.at.IsZero() || clock.Before(w.at) {
+		return s, 0
 	}
+	a.known[s].releases, a.known[s].at = 0, time.Time{}
+	if w.releases == 0 {
+		return s, leastReleased
+	}
+	return s, w.releases
 }
 
 // released notes what a release of most has come to. The next one is due when some of these have come through, or in a while: they
@@ -226,6 +234,8 @@ func (a *absences) released(s convergo.Subject, most, n int, err error, clock ti
 	w := a.known[s]
 	switch {
 	case w == nil:
+	case err != nil && w.state == away: // they had to wait again meanwhile: what those before had earned is gone
+		w.releases, w.at = 1, clock.Add(time.Second)
 	case err != nil:
 		w.releases, w.at = min(w.releases+most, mostReleased), clock.Add(time.Second)
 	case w.state == away && n > 0: // one was, or they had to wait again meanwhile
@@ -233,7 +243,7 @@ func (a *absences) released(s convergo.Subject, most, n int, err error, clock ti
 	case n < most:
 		*w = absence{state: over, hinted: clock, came: w.came}
 	case w.at.IsZero():
-		w.releases, w.at = leastReleased, clock.Add(time.Second)
+		w.at = clock.Add(time.Second)
 	}
 }
 
@@ -242,12 +252,11 @@ func (s *session) maybeHasten(now time.Time) {
 	if !s.mayHasten() {
 		return
 	}
-	subject, most, at := s.absent.due()
-	if at.IsZero() || now.Before(at) {
+	subject, most := s.absent.take(now)
+	if most == 0 {
 		return
 	}
 	s.hastening = true
-	s.absent.release(subject)
 	leases := slices.Clone(s.held)
 	s.spawn(func() func() {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.SettleTimeout)

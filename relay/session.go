@@ -204,7 +204,7 @@ func (s *session) nextMoment(now time.Time) time.Time {
 	if s.mayLook() {
 		sooner(s.toldAt.Add(s.cfg.Poll))
 	}
-	if _, _, at := s.absent.due(); !at.IsZero() && s.mayHasten() {
+	if at := s.absent.next(); !at.IsZero() && s.mayHasten() {
 		sooner(at)
 	}
 	return next

@@ -1,0 +1,94 @@
+package relay_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/convergo/convergo/relay"
+)
+
+// hastener asks before each release of events whose receiver is back, and may refuse it.
+type hastener struct {
+	relay.Store
+	mu    sync.Mutex
+	asked []int // how many each was of
+	ask   func(most int) error
+}
+
+func (h *hastener) Hasten(ctx context.Context, leases []relay.Lease, mark string, most int, now time.Time) (int, error) {
+	h.mu.Lock()
+	h.asked = append(h.asked, most)
+	h.mu.Unlock()
+	if err := h.ask(most); err != nil {
+		return 0, err
+	}
+	return h.Store.Hasten(ctx, leases, mark, most, now)
+}
+
+func (h *hastener) sizes() []int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked
+}
+
+// What those that came through have earned is not lost with a call of the store: the next release is of as many, and of those that came since.
+func TestAReleaseThatTheStoreRefusesIsMadeUpFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		store, d, b := waiting(t, n)
+		failed := false
+		h := &hastener{Store: store, ask: func(int) error {
+			if !failed {
+				failed = true
+				return errDown
+			}
+			return nil
+		}}
+		r := start(h, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		d.away.Store(false) // places are a quarter of a second apart: others come through before the release is tried again
+		until(t, time.Minute, "two releases", func() bool { return len(h.sizes()) >= 2 })
+		if sizes := h.sizes(); len(sizes) < 2 || sizes[1] < sizes[0]+2 {
+			t.Errorf("releases of %d", sizes)
+		}
+		until(t, time.Minute, "all events", b.has(2*n))
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
+
+// The store refuses a large release, and meanwhile the receiver is away again: who comes next is one.
+func TestAReleaseThatTheStoreRefusesIsForgottenWhenTheReceiverIsAwayAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store, d, b := waiting(t, n)
+		refused := make(chan int64, 1)
+		var done atomic.Bool
+		h := &hastener{Store: store, ask: func(most int) error {
+			if most < 256 || done.Swap(true) {
+				return nil
+			}
+			d.away.Store(true)
+			<-time.After(3 * time.Second) // those that were released find out
+			refused <- d.again.Load()
+			return errDown
+		}}
+		r := start(h, b, relay.Config{})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		d.away.Store(false)
+		until(t, time.Minute, "a large release is refused", func() bool { return len(refused) > 0 })
+		before := <-refused
+		pass(5 * time.Second)
+		if vain := d.again.Load() - before; vain > 60 { // the places of a line are a quarter of a second apart, and those of the old one are left
+			t.Errorf("%d were tried in the five seconds after, releases of %d", vain, h.sizes())
+		}
+		d.away.Store(false)
+		until(t, time.Minute, "all events", b.has(2*n))
+		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
