@@ -153,17 +153,21 @@ func (b *Broker) plain(err error) error {
 }
 
 // judged tells an outage from a refusal, which stays until somebody changes a setting. A cluster without enough servers
-// answers 400 too.
+// answers 400 too. A stream that is not found is an outage: what is missing is made, here or by another process, and a server of a
+// cluster may not have heard yet of what was made a moment ago.
 func judged(err error) error {
 	const (
 		noPeers  = 10005 // "no suitable peers for placement"
 		noCopies = 10074 // "replicas > 1 not supported in non-clustered mode"
 	)
+	passes := func(code jetstream.ErrorCode) bool {
+		return code == noPeers || code == jetstream.JSErrCodeStreamNotFound
+	}
 	var api *jetstream.APIError
 	if errors.Is(err, nats.ErrReconnectBufExceeded) { // the client's words for it: nothing is buffered, see Config.options
 		return convergo.Unreachable(errors.New("not connected to the server"))
 	}
-	if convergo.VerdictOf(err) == convergo.Park || errors.As(err, &api) && (api.Code < 500 && api.ErrorCode != noPeers || api.ErrorCode == noCopies) {
+	if convergo.VerdictOf(err) == convergo.Park || errors.As(err, &api) && (api.Code < 500 && !passes(api.ErrorCode) || api.ErrorCode == noCopies) {
 		return err
 	}
 	return convergo.Unreachable(err)
