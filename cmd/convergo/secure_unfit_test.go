@@ -69,10 +69,18 @@ func (i identity) told(whose, settings string) string {
 	return whose + " is for another host, elsewhere.test, 192.0.2.7 and not 127.0.0.1: write a name that it is for as the host, or"
 }
 
-// expiring is a server's that expires within seconds, for a server that takes none that has expired already.
-func (p papers) expiring(t *testing.T) identity {
+// expiring has a server take a certificate that expires soon, for one that takes none that has expired already. How soon that may be, for
+// the server to have read it before, the machine decides.
+func (p papers) expiring(t *testing.T, reread func() error) (shown identity) {
 	t.Helper()
-	return p.issued(t, "expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(4 * time.Second) })
+	err := errors.New("no try")
+	for term := 4 * time.Second; err != nil && term <= 32*time.Second; term *= 2 {
+		shown = p.issued(t, "expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(term) })
+		p.replace(t, shown)
+		err = reread()
+	}
+	testserver.Must(t, err)
+	return shown
 }
 
 // replace has another certificate stand in the files of the server's, each of them at once: a server may look at them at any time.
