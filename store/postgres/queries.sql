@@ -578,8 +578,9 @@ SELECT e.id, e.deliver_at, (SELECT count(*) FROM outbox_delayed AS d WHERE d.eve
  WHERE e.deliver_at > 0 AND e.deliver_at < $1 ORDER BY e.deliver_at LIMIT $2
 
 -- name: TimesAfter
+-- From the far end: what never comes is found, however many wait for years.
 SELECT e.id, e.deliver_at, (SELECT count(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
- WHERE e.deliver_at > 0 AND e.deliver_at > $1 ORDER BY e.deliver_at LIMIT $2
+ WHERE e.deliver_at > 0 AND e.deliver_at > $1 ORDER BY e.deliver_at DESC LIMIT $2
 
 -- name: StartOfKey
 SELECT substr(event_key, 1, 255) FROM outbox_event WHERE id = $1

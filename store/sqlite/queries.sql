@@ -506,9 +506,10 @@ SELECT e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.eve
  WHERE e.deliver_at > 0 AND e.deliver_at < ? ORDER BY e.deliver_at LIMIT ?
 
 -- name: TimesAfter
+-- From the far end: what never comes is found, however many wait for years.
 SELECT e.id, e.deliver_at, (SELECT COUNT(*) FROM outbox_delayed AS d WHERE d.event_id = e.id) > 0 FROM outbox_event AS e
   INDEXED BY outbox_event_deliver
- WHERE e.deliver_at > 0 AND e.deliver_at > ? ORDER BY e.deliver_at LIMIT ?
+ WHERE e.deliver_at > 0 AND e.deliver_at > ? ORDER BY e.deliver_at DESC LIMIT ?
 
 -- name: StartOfKey
 SELECT substr(event_key, 1, 255) FROM outbox_event WHERE id = ?

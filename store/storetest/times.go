@@ -90,6 +90,37 @@ func TellOddTimes(t *testing.T, store timesStore) {
 	if len(many) != 4 || !strings.HasPrefix(many[0], fmt.Sprintf(`deliver_at "seconds" %d more=true`, ops.MostOddTimes-1)) {
 		t.Errorf("of more than a look reads it tells %q", many)
 	}
+	tellFarTimes(t, store, now, func(tx convergo.Tx, deliver int64) error {
+		n++
+		return writeTimes(ctx, tx, event(order(fmt.Sprint("far-", n)), n), us, deliver)
+	})
+}
+
+// tellFarTimes has more events wait for years, as may be meant, than a look reads: what never comes is found among them all the same.
+func tellFarTimes(t *testing.T, store timesStore, now time.Time, write func(tx convergo.Tx, deliver int64) error) {
+	t.Helper()
+	err := store.Update(t.Context(), func(_ context.Context, tx convergo.Tx) error {
+		for i := range ops.MostOddTimes {
+			if err := write(tx, now.AddDate(11, 0, 0).UnixMicro()+int64(i)); err != nil {
+				return err
+			}
+		}
+		return write(tx, now.UnixNano()+2)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := store.OddTimes(t.Context(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := 0
+	for _, f := range found {
+		if f.Column == "deliver_at" && f.Unit == "nanoseconds" {
+			never += f.Waiting
+		}
+	}
+	equal(t, "events that never come, among more that wait for years than are read", never, 1)
 }
 
 // makeDue does with what would wait for ever as the documentation has it: it is made due, and dies for its time. The early ones are due
