@@ -163,6 +163,10 @@ func TestEachFaultOfACertificateIsNamedWithWhatToDo(t *testing.T) {
 		c.DNSNames, c.IPAddresses = []string{"a.test", "b.test", "c.test", "d.test"}, nil
 	}
 	unborn := func(c *x509.Certificate) { c.NotBefore, c.NotAfter = tomorrow, tomorrow.Add(time.Hour) }
+	ownSigner := func(c *x509.Certificate) { // what `openssl req -x509` makes is an authority's too
+		expire(c)
+		c.IsCA, c.BasicConstraintsValid = true, true
+	}
 	clientsOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
 	redis, ahead := "redis://h/?"+p.trusting(), time.Now().Add(48*time.Hour)
 	for _, c := range []struct {
@@ -182,13 +186,15 @@ func TestEachFaultOfACertificateIsNamedWithWhatToDo(t *testing.T) {
 		{redis, issued("many", many), roots, "", time.Time{}, "is for another host, a.test, b.test, c.test, … and not 127.0.0.1: write"},
 		{redis + "&server_name=x.test", issued("many", many), roots, "", time.Time{}, "as the host or in ?server_name"},
 		{redis + "&primary=shop", issued("many", many), roots, "", time.Time{}, "the certificate of the server that the Sentinels name is for another host"},
+		{redis, issued("own", ownSigner), roots, "", time.Time{}, "the server's certificate expired on " + expired() + ", and TLS (?ca) takes none such: have another one issued for that server"},
+		{"webhook:FILE", issued("own", ownSigner), roots, "", time.Time{}, "the endpoint's certificate expired on " + expired() + ", and https in its url takes none such: another one must be issued for it"},
 		{redis, good, past, "", time.Time{}, "the server's certificate is of the authority \"authority\", whose own expired on " + expired() +
 			", and TLS (?ca) takes none such: name the file of its new one with ?ca=FILE"},
 		{"webhook:FILE", good, past, "", time.Time{}, "is of the authority \"authority\", whose own expired on " + expired() +
 			", and https in its url takes none such: name the file of its new one in that file, as ca"},
 		{"webhook:FILE", issued("nameless", nameless), roots, "", time.Time{}, "one must be issued that names 127.0.0.1, the host of its url"},
 		{"redis://h/?" + p.stale(t), good, roots, p.stale(t), time.Time{}, "the client certificate of ?cert expired on " + expired() + ": have another one issued"},
-		{"redis://h/?" + p.showing(), good, roots, p.showing(), ahead, "the server takes the client certificate of ?cert for expired, and it is not: set the clocks right"},
+		{"redis://h/?" + p.showing(), good, roots, p.showing(), ahead, "the server takes the client certificate of ?cert for expired, and it is not: its authority's own may be, or else set the clocks right"},
 		{"redis://h/?" + p.lying(), good, roots, p.lying(), time.Time{}, "name one that is signed by an authority that it trusts"},
 	} {
 		server := &tls.Config{Certificates: []tls.Certificate{c.shown}, ClientCAs: roots, MinVersion: tls.VersionTLS12}

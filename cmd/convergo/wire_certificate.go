@@ -22,10 +22,10 @@ func (a address) certificate(err error) string {
 		return a.unknownAuthority(text)
 	case errors.As(err, &unfit):
 		remedy := "have another one issued for that server"
-		if ofAuthority(unfit) {
+		if ofAuthority(err, unfit) {
 			remedy = fmt.Sprintf("name the file of its new one with ?%s=FILE, or, if the server shows it, have the new one shown", names.ca)
 		}
-		return fmt.Sprintf("%s%s, and %s takes none such: %s%s", a.shower(text), fault(unfit, time.Now()), a.asksForTLS(), remedy, orTheClock(unfit))
+		return fmt.Sprintf("%s%s, and %s takes none such: %s%s", a.shower(text), fault(unfit, ofAuthority(err, unfit), time.Now()), a.asksForTLS(), remedy, orTheClock(unfit))
 	case !strings.Contains(text, "remote error: tls: "):
 		return ""
 	case a.Query().Get(names.cert) == "" && strings.Contains(text, "certificate"), a.Query().Get(names.cert) == "" && strings.Contains(text, "handshake failure"):
@@ -35,7 +35,8 @@ func (a address) certificate(err error) string {
 	case a.outOfTime(time.Now()) != "":
 		return a.outOfTime(time.Now())
 	case strings.Contains(text, "expired certificate"):
-		return fmt.Sprintf("the server takes the client certificate of ?%s for expired, and it is not: set the clocks right", names.cert)
+		return fmt.Sprintf("the server takes the client certificate of ?%s for expired, and it is not: its authority's own may be, or else set the clocks right",
+			names.cert)
 	}
 	return fmt.Sprintf("the server does not accept the client certificate of ?%s: name one that is signed by an authority that it trusts", names.cert)
 }
@@ -91,13 +92,19 @@ func (a address) unknownAuthority(text string) string {
 	return fmt.Sprintf("%sis not signed by the authority of ?%s: name the file of the one that signed it", a.shower(text), ca)
 }
 
-// ofAuthority tells whether it is not the certificate of a server, but of who signed it.
-func ofAuthority(err x509.CertificateInvalidError) bool { return err.Cert != nil && err.Cert.IsCA }
+// ofAuthority tells whether what is unfit is not the certificate of a server, but of who signed it. One that has signed itself may be both.
+func ofAuthority(err error, unfit x509.CertificateInvalidError) bool {
+	var failed *tls.CertificateVerificationError
+	if errors.As(err, &failed) && len(failed.UnverifiedCertificates) > 0 && failed.UnverifiedCertificates[0].Equal(unfit.Cert) {
+		return false
+	}
+	return unfit.Cert != nil && unfit.Cert.IsCA
+}
 
 // fault is why a certificate of the right authority and host cannot be used, or why its authority's cannot.
-func fault(err x509.CertificateInvalidError, now time.Time) string {
+func fault(err x509.CertificateInvalidError, authoritys bool, now time.Time) string {
 	switch {
-	case ofAuthority(err) && expiry(err.Cert, now) != "":
+	case authoritys && expiry(err.Cert, now) != "":
 		return fmt.Sprintf("is of the authority %q, whose own %s", err.Cert.Subject.CommonName, expiry(err.Cert, now))
 	case err.Reason == x509.Expired && err.Cert != nil && expiry(err.Cert, now) != "":
 		return expiry(err.Cert, now)
@@ -193,10 +200,10 @@ func refusedByEndpoint(err error) string {
 			hostsOf(misnamed.Certificate), misnamed.Host)
 	case errors.As(err, &unfit):
 		remedy := "another one must be issued for it"
-		if ofAuthority(unfit) {
+		if ofAuthority(err, unfit) {
 			remedy = "name the file of its new one in that file, as ca"
 		}
-		return fmt.Sprintf("the endpoint's certificate %s, and https in its url takes none such: %s%s", fault(unfit, time.Now()), remedy, orTheClock(unfit))
+		return fmt.Sprintf("the endpoint's certificate %s, and https in its url takes none such: %s%s", fault(unfit, ofAuthority(err, unfit), time.Now()), remedy, orTheClock(unfit))
 	case strings.Contains(text, "remote error: tls: ") && strings.Contains(text, "certificate"):
 		return "the endpoint asks for a client certificate, which is not sent to any: let it go by the signature"
 	case strings.Contains(text, " answered 401"), strings.Contains(text, " answered 403"):
