@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/convergo/convergo/broker/nats"
 	"github.com/convergo/convergo/testserver"
@@ -37,6 +38,7 @@ func TestManyProcessesMayBeTheFirstOnACluster(t *testing.T) {
 	server := testserver.Shared(t, &servers, "cluster", testserver.OpenNATSCluster)
 	for range 5 {
 		cfg := config(server)
+		cfg.Timeout = time.Minute // sixteen streams at once, on whatever machine
 		var all sync.WaitGroup
 		for n := range 16 {
 			cfg := cfg
