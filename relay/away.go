@@ -16,7 +16,7 @@ import (
 //  1. Each event is tried once when it comes, because some of its receivers may be there. One that must wait gets a place in the
 //     line of its subject: the places are a quarter of a second apart at first and a quarter of a minute later, so that many
 //     aggregates are tried no more often than one, and each in its turn. One that was sent, and whose answer is awaited, needs none:
-//     it is tried soon, and the slow receiver's answer lets the others follow.
+//     it is tried soon, and the slow receiver's answer lets the others follow. It has no mark and no part in releases.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
 //  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through,
 //     mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of those that were

@@ -2,13 +2,17 @@ package relay_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/convergo/convergo"
 	"github.com/convergo/convergo/relay"
+	"github.com/convergo/convergo/store/memory"
 )
 
 // hastener asks before each release of events whose receiver is back, and may refuse it.
@@ -89,6 +93,41 @@ func TestAReleaseThatTheStoreRefusesIsForgottenWhenTheReceiverIsAwayAgain(t *tes
 		d.away.Store(false)
 		until(t, time.Minute, "all events", b.has(2*n))
 		wantOnce(t, b, 2*n)
+		r.stop(t)
+	})
+}
+
+// Who was sent its event and has not answered yet is asked soon anyway. A release goes to those who wait for their turn; else the few that a
+// slow receiver has would take up the few that each of its answers earns, and it would get no more at a time for ever.
+func TestWhoseAnswerIsAwaitedIsNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow, turned = 60, 4
+		var all []convergo.Event
+		for o := range slow + turned {
+			all = append(all, event(fmt.Sprint("O-", o), 1))
+		}
+		store := memory.New()
+		add(t, store, all...)
+		var away atomic.Bool
+		away.Store(true)
+		rest := map[string]bool{}
+		for o := range turned {
+			rest[fmt.Sprint("O-", slow+o)] = true
+		}
+		b := &broker{answer: func(_ context.Context, e convergo.Event) error {
+			switch {
+			case rest[e.Aggregate.ID] && away.Load():
+				return errAway
+			case !rest[e.Aggregate.ID] && e.Aggregate.ID != "new":
+				return convergo.Unavailable(sent{errors.New("not answered yet")})
+			}
+			return nil
+		}}
+		r := start(store, b, relay.Config{})
+		pass(10 * time.Minute)
+		away.Store(false)
+		add(t, store, event("new", 1))
+		until(t, 4*time.Second, "all that were turned away follow the one that came through", b.has(1+turned))
 		r.stop(t)
 	})
 }

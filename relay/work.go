@@ -266,11 +266,11 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 		f.Attempts = max(p.Attempts, 1) - 1
 		t.unavailable++
 		subject := subjectOf(p.Event)
-		f.Error = mark(subject) + f.Error
-		if underway(err) { // to ask for the answer costs its receiver nothing
+		if underway(err) { // to ask for the answer costs its receiver nothing; it has no mark, since a release would be wasted on it
 			t.postpone(f, err, now.Add(patience(0)))
 			return
 		}
+		f.Error = mark(subject) + f.Error
 		count(&t.waits, subject, 1)
 		t.places = append(t.places, wanted{
 			f: f, cause: err, subject: subject, waited: waited, latest: now.Add(s.cfg.MaxWait - waited),
