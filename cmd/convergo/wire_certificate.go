@@ -25,7 +25,8 @@ func (a address) certificate(err error) string {
 		if ofAuthority(err, unfit) {
 			remedy = fmt.Sprintf("name the file of its new one with ?%s=FILE, or, if the server shows it, have the new one shown", names.ca)
 		}
-		return fmt.Sprintf("%s%s, and %s takes none such: %s%s", a.shower(text), fault(unfit, ofAuthority(err, unfit), time.Now()), a.asksForTLS(), remedy, orTheClock(unfit))
+		what := fault(unfit, ofAuthority(err, unfit), time.Now())
+		return fmt.Sprintf("%s%s, and %s takes none such: %s%s", a.shower(text), what, a.asksForTLS(), remedy, orTheClock(unfit))
 	case !strings.Contains(text, "remote error: tls: "):
 		return ""
 	case a.Query().Get(names.cert) == "" && strings.Contains(text, "certificate"), a.Query().Get(names.cert) == "" && strings.Contains(text, "handshake failure"):
@@ -203,7 +204,8 @@ func refusedByEndpoint(err error) string {
 		if ofAuthority(err, unfit) {
 			remedy = "name the file of its new one in that file, as ca"
 		}
-		return fmt.Sprintf("the endpoint's certificate %s, and https in its url takes none such: %s%s", fault(unfit, ofAuthority(err, unfit), time.Now()), remedy, orTheClock(unfit))
+		what := fault(unfit, ofAuthority(err, unfit), time.Now())
+		return fmt.Sprintf("the endpoint's certificate %s, and https in its url takes none such: %s%s", what, remedy, orTheClock(unfit))
 	case strings.Contains(text, "remote error: tls: ") && strings.Contains(text, "certificate"):
 		return "the endpoint asks for a client certificate, which is not sent to any: let it go by the signature"
 	case strings.Contains(text, " answered 401"), strings.Contains(text, " answered 403"):
