@@ -253,26 +253,25 @@ func TestOtherProcessesAreWokenAfterACommit(t *testing.T) {
 	listener.OnEvents(func() { events.Add(1) })
 	elsewhere := open(t, postgres.Options{})
 	elsewhere.OnEvents(func() { others.Add(1) })
-	n := 0
+	n, began := 0, time.Now()
 	eventually(t, "the other process is woken", 20*time.Second, func() bool { // it may not listen yet
 		n++
 		insert(t, writer, event(fmt.Sprint(n), 1))
 		return events.Load() > 0
 	})
 	same(t, "wake-ups in another schema", others.Load(), 0)
-	before := events.Load()
-	began := time.Now()
 	for i := range 200 {
 		insert(t, writer, event(fmt.Sprint("more-", i), 1))
 	}
+	got := events.Load() // before the clock: what is heard later was sent later
 	most := int64(time.Since(began)/(25*time.Millisecond)) + 3
-	if got := events.Load() - before; got > most {
-		t.Errorf("%d wake-ups by 200 commits in %v, want %d at most", got, time.Since(began), most)
+	if got > most {
+		t.Errorf("%d wake-ups by %d commits in %v, want %d at most", got, n+200, time.Since(began), most)
 	}
 	quiet := open(t, postgres.Options{Notify: -1, Schema: schema})
-	eventually(t, "all is heard", 5*time.Second, func() bool {
+	eventually(t, "all is heard", 30*time.Second, func() bool { // what is heard late on a slow machine would count for the last insert
 		was := events.Load()
-		wait(t.Context(), 60*time.Millisecond)
+		wait(t.Context(), time.Second)
 		return events.Load() == was
 	})
 	was := events.Load()
