@@ -18,8 +18,8 @@ import (
 //     aggregates are tried no more often than one, and each in its turn. One that was sent, and whose answer is awaited, needs none:
 //     it is tried soon, and the slow receiver's answer lets the others follow. It has no mark and no part in releases.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
-//  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through,
-//     mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of those that were
+//  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through or
+//     is refused for good, mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of those that were
 //     released no more were in vain than leastReleased and as many as came through, however the work falls out in time. (While no
 //     answer comes at all, leastReleased more are released each second: those before may have another owner by now.)
 //  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most.
@@ -170,6 +170,16 @@ func (a *absences) through(s convergo.Subject, waited int, clock time.Time) {
 		w.releases, w.at = min(w.releases+2*waited, mostReleased), clock
 	case w.state == away && clock.Sub(w.hinted) >= time.Second:
 		w.releases, w.at = 1, clock
+	}
+}
+
+// dead notes that events of the subject that had waited were refused for good. While others are being released, those behind them follow as
+// if they had come through. It does not say that receivers are back, since a broker may refuse an event that none of them has seen.
+func (a *absences) dead(s convergo.Subject, n int, clock time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.known[s]; w != nil && w.state == back {
+		w.releases, w.at = min(w.releases+2*n, mostReleased), clock
 	}
 }
 

@@ -131,3 +131,28 @@ func TestWhoseAnswerIsAwaitedIsNotReleased(t *testing.T) {
 		r.stop(t)
 	})
 }
+
+// A receiver that is back and refuses most of what waited for it, for good, has answered: those behind are not held up by the refused ones.
+func TestEventsThatDieWhenTheirReceiverIsBackHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		store, d, b := waiting(t, n)
+		b.answer = func(ctx context.Context, e convergo.Event) error {
+			if err := d.answer(ctx, e); err != nil {
+				return err
+			}
+			if e.Version == 1 && e.Aggregate.Lane()%4 != 0 {
+				return convergo.Permanent(errors.New("no such order"))
+			}
+			return nil
+		}
+		r := start(store, b, relay.Config{OnDead: relay.SkipEvent})
+		until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+		d.away.Store(false)
+		took := until(t, 10*time.Minute, "all events", func() bool { return r.Stats().Sent+r.Stats().Dead >= 2*n })
+		if took > 20*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		r.stop(t)
+	})
+}

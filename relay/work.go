@@ -41,6 +41,7 @@ type turn struct {
 	// many of each had failed before.
 	unavailable int64
 	waits, came map[convergo.Subject]int
+	gone        map[convergo.Subject]int // those refused for good that had failed before
 	places      []wanted
 	unanswered  bool  // the publisher left an event without an answer
 	alone       bool  // one aggregate's events only
@@ -202,6 +203,11 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.absent.through(subject, waited, s.clock())
 		}
 	}
+	for subject, n := range t.gone {
+		if t.waits[subject] == 0 {
+			s.absent.dead(subject, n, s.clock())
+		}
+	}
 }
 
 // count adds n to the subject's count; a count of none is one, too.
@@ -260,6 +266,9 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 	}
 	t.stuck[p.Event.Aggregate] = behind
 	waited := now.Sub(due(p.Event))
+	if verdict == convergo.Park && p.Attempts > 0 {
+		count(&t.gone, subjectOf(p.Event), 1)
+	}
 	switch {
 	case verdict == convergo.Wait && waited < s.cfg.MaxWait:
 		// The store counts one more than is said here. The first time counts, so that the event is known as one that has failed.
