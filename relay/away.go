@@ -18,11 +18,12 @@ import (
 //     aggregates are tried no more often than one, and each in its turn. One that was sent, and whose answer is awaited, needs none:
 //     it is tried soon, and the slow receiver's answer lets the others follow. It has no mark and no part in releases.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
-//  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through or
-//     is refused for good, mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of
+//  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through and
+//     one for each that is refused for something about itself, mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of
 //     those that were released no more were in vain than leastReleased and as many as were answered, however the work falls out in
 //     time. (While no answer comes at all, leastReleased more are released each second: those before may have another owner by now.)
-//  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most.
+//  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most. So it
+//     is when one that has waited is refused for something about itself.
 //
 // Nothing of this is needed for an event to be sent some time: after a restart, or when lanes move, places are kept, and the first
 // that comes through lets the others follow.
@@ -173,13 +174,19 @@ func (a *absences) through(s convergo.Subject, waited int, clock time.Time) {
 	}
 }
 
-// dead notes that events of the subject that had waited were refused for good. While others are being released, those behind them follow as
-// if they had come through. It does not say that receivers are back, since a broker may refuse an event that none of them has seen.
-func (a *absences) dead(s convergo.Subject, n int, clock time.Time) {
+// answered notes that events of the subject that had waited were refused, each for something about itself. While others are being released
+// one follows for each: who refuses many is no reason to stop, nor to hurry. Otherwise one that waits is tried, as for one that has come
+// through and had not waited: the refusal may be a broker's, and no receiver has seen the event.
+func (a *absences) answered(s convergo.Subject, n int, clock time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if w := a.known[s]; w != nil && w.state == back {
-		w.releases, w.at = min(w.releases+2*n, mostReleased), clock
+	w := a.known[s]
+	switch {
+	case w == nil:
+	case w.state == back:
+		w.releases, w.at = min(w.releases+n, mostReleased), clock
+	case w.state == away && clock.Sub(w.hinted) >= time.Second:
+		w.releases, w.at = 1, clock
 	}
 }
 

@@ -156,3 +156,41 @@ func TestEventsThatDieWhenTheirReceiverIsBackHoldUpNobody(t *testing.T) {
 		r.stop(t)
 	})
 }
+
+// A receiver that is back and refuses most of what waited for it, each for something about itself, holds up nobody that it would take.
+func TestEventsThatAReceiverRefusesWhenItIsBackHoldUpNoOther(t *testing.T) {
+	for name, of := range map[string]int{"seven of ten": 7, "nearly all": 9} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 3000
+				store, d, b := waiting(t, n)
+				var taken atomic.Int64
+				b.answer = func(ctx context.Context, e convergo.Event) error {
+					if err := d.answer(ctx, e); err != nil {
+						return err
+					}
+					if order(e)%10 < of {
+						return errors.New("404: no such order")
+					}
+					taken.Add(1)
+					return nil
+				}
+				r := start(store, b, relay.Config{})
+				until(t, time.Minute, "each was tried once", func() bool { return d.refused.Load() >= n })
+				pass(time.Hour)
+				d.away.Store(false)
+				took := until(t, 20*time.Minute, "all that it takes", func() bool { return taken.Load() >= int64(2*n*(10-of)/10) })
+				if took > 150*time.Second { // one is tried each second until one of those that it takes comes through
+					t.Errorf("it took %v", took)
+				}
+				r.stop(t)
+			})
+		})
+	}
+}
+
+// order is the number of the event's order.
+func order(e convergo.Event) (n int) {
+	_, _ = fmt.Sscanf(e.Aggregate.ID, "O-%d", &n)
+	return n
+}

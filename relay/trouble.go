@@ -2,17 +2,59 @@ package relay
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/convergo/convergo"
 )
 
 // outages is what has been said of each thing that is tried again while it fails.
-type outages struct{ leases, claims, settlements, broker, receivers, releases convergo.FailureLog }
+type outages struct {
+	leases, claims, settlements, broker, receivers, releases convergo.FailureLog
+	refusals                                                 refusalLog
+}
+
+// refusalLog counts the lines of a minute about events that were refused. Each attempt of a few events is told; when a receiver refuses
+// thousands, mostRefusals of a minute are.
+type refusalLog struct {
+	mu     sync.Mutex
+	minute time.Time // when the first of its lines was
+	lines  int
+	untold int
+}
+
+const mostRefusals = 60
+
+// line tells whether there is a line, and how many there were not since the last one.
+func (l *refusalLog) line(now time.Time) (untold int, worth bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.minute) >= time.Minute {
+		l.minute, l.lines = now, 0
+	}
+	if l.lines >= mostRefusals {
+		l.untold++
+		return 0, false
+	}
+	l.lines++
+	untold, l.untold = l.untold, 0
+	return untold, true
+}
 
 // trouble makes an error visible. It never carries a payload: only keys, types and what the store or the broker said.
 func (r *Relay) trouble(message string, err error, args ...any) {
 	r.warn(message, r.note(message, err), args...)
+}
+
+// refused is trouble with events that were refused, told as refusalLog says.
+func (r *Relay) refused(message string, err error, args ...any) {
+	what := r.note(message, err)
+	if untold, worth := r.logs.refusals.line(r.clock()); worth {
+		if untold > 0 {
+			args = append(args, "settlements like this without a line", untold)
+		}
+		r.warn(message, what, args...)
+	}
 }
 
 // note shows an error in Stats and returns what is shown of it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -148,6 +149,27 @@ func TestReceiversThatAreAwayAreToldOnceAMinute(t *testing.T) {
 		pass(5 * time.Minute)
 		if n := len(said(&log, message)) - len(lines); n < 25+4 {
 			t.Errorf("%d lines of an event that is refused 30 times", n)
+		}
+		r.stop(t)
+	})
+}
+
+func TestAReceiverThatRefusesManyHasSomeLinesAMinuteThatSayHowMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testlog.Lines
+		store, b := memory.New(), &broker{answer: func(context.Context, convergo.Event) error { return errors.New("404: no such order") }}
+		r := start(store, b, relay.Config{
+			Log: slog.New(slog.NewTextHandler(&log, nil)), Backoff: convergo.Backoff{Base: time.Second, Cap: time.Second}, MaxAttempts: 1000,
+			Batch: 10,
+		})
+		orders(t, store, 100, 1)
+		pass(5 * time.Minute)
+		lines := said(&log, "events could not be published and will be tried again")
+		if n := len(lines); n < 5*60-60 || n > 5*60+60 {
+			t.Errorf("%d lines in five minutes, want 60 in each", n)
+		}
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, `"settlements like this without a line"=`) }) {
+			t.Error("no line says how many there were not")
 		}
 		r.stop(t)
 	})

@@ -41,7 +41,7 @@ type turn struct {
 	// many of each had failed before.
 	unavailable int64
 	waits, came map[convergo.Subject]int
-	gone        map[convergo.Subject]int // those refused for good that had failed before
+	refused     map[convergo.Subject]int // how many that had failed before were refused for something about themselves
 	places      []wanted
 	unanswered  bool  // the publisher left an event without an answer
 	alone       bool  // one aggregate's events only
@@ -203,9 +203,9 @@ func (s *session) classify(t *turn, sent []Pending, errs []error, hung bool) {
 			s.absent.through(subject, waited, s.clock())
 		}
 	}
-	for subject, n := range t.gone {
+	for subject, n := range t.refused {
 		if t.waits[subject] == 0 {
-			s.absent.dead(subject, n, s.clock())
+			s.absent.answered(subject, n, s.clock())
 		}
 	}
 }
@@ -266,8 +266,8 @@ func (s *session) fail(t *turn, p Pending, err error, verdict convergo.Verdict, 
 	}
 	t.stuck[p.Event.Aggregate] = behind
 	waited := now.Sub(due(p.Event))
-	if verdict == convergo.Park && p.Attempts > 0 {
-		count(&t.gone, subjectOf(p.Event), 1)
+	if p.Attempts > 0 && p.Malformed == nil && !silent(err) && (verdict == convergo.Park || verdict == convergo.Again) {
+		count(&t.refused, subjectOf(p.Event), 1)
 	}
 	switch {
 	case verdict == convergo.Wait && waited < s.cfg.MaxWait:
@@ -397,7 +397,7 @@ func (s *session) tell(st Settlement, t *turn) {
 	})
 	if n := len(st.Failed); n > 0 {
 		f := st.Failed[0]
-		tell := s.trouble
+		tell := s.refused
 		if t.unavailable == int64(n) {
 			tell = s.unavailable
 		}
