@@ -19,9 +19,10 @@ import (
 //     it is tried soon, and the slow receiver's answer lets the others follow. It has no mark and no part in releases.
 //  2. The place is the blocked aggregate's time in the store. Its failure's text begins with the subject's mark.
 //  3. When one that has waited comes through, those behind it are made due: leastReleased, and then two for each that comes through and
-//     one for each that is refused for something about itself, mostReleased at a time at most. When one of them has to wait again that is over, and a new line begins: of
-//     those that were released no more were in vain than leastReleased and as many as were answered, however the work falls out in
-//     time. (While no answer comes at all, leastReleased more are released each second: those before may have another owner by now.)
+//     one for each that is refused for something about itself, mostReleased at a time at most. When one of them has to wait again that
+//     is over, and a new line begins: of those that were released no more were in vain than leastReleased and as many as were answered,
+//     however the work falls out in time. (While no answer comes at all, leastReleased more are released each second: those before may
+//     have another owner by now.)
 //  4. When an event comes through that has not waited, the receivers may be back: one that waits is tried, once a second at most. So it
 //     is when one that has waited is refused for something about itself.
 //
