@@ -141,9 +141,16 @@ func (l *link) handshake(ctx context.Context, raw net.Conn, host string) (*amqp.
 	properties := amqp.NewConnectionProperties()
 	properties["product"] = "convergo"
 	properties["connection_name"] = l.name
-	return amqp.Open(patient{transport, l.cfg.Timeout}, amqp.Config{
+	p := &patient{Conn: transport, timeout: l.cfg.Timeout}
+	conn, err := amqp.Open(p, amqp.Config{
 		Vhost: l.cfg.VHost, SASL: l.sasl(), Heartbeat: l.cfg.Heartbeat, FrameSize: 128 << 10, Locale: "en_US", Properties: properties,
 	})
+	// The library's reader may hear of the end before the log-in has said its first word, which is then refused without the reason. So a
+	// server ends it that does not take a client's certificate: it says so when the client's handshake is complete.
+	if reason := p.ended.Load(); reason != nil && errors.Is(err, amqp.ErrClosed) {
+		err = fmt.Errorf("the server ended the connection: %w", *reason)
+	}
+	return conn, err
 }
 
 func (l *link) sasl() []amqp.Authentication {
@@ -194,9 +201,18 @@ func (l *link) close() {
 type patient struct {
 	net.Conn
 	timeout time.Duration
+	ended   atomic.Pointer[error] // why nothing more can be read
 }
 
-func (p patient) Write(b []byte) (int, error) {
+func (p *patient) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	if err != nil {
+		p.ended.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+func (p *patient) Write(b []byte) (int, error) {
 	if err := p.SetWriteDeadline(time.Now().Add(p.timeout)); err != nil {
 		return 0, err
 	}
