@@ -180,7 +180,7 @@ func TestEventsThatAReceiverRefusesWhenItIsBackHoldUpNoOther(t *testing.T) {
 				pass(time.Hour)
 				d.away.Store(false)
 				took := until(t, 20*time.Minute, "all that it takes", func() bool { return taken.Load() >= int64(2*n*(10-of)/10) })
-				if took > 150*time.Second { // one is tried each second until one of those that it takes comes through
+				if took > 150*time.Second { // those that are refused come again, and one more is tried with them until one comes through
 					t.Errorf("it took %v", took)
 				}
 				r.stop(t)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,12 +146,7 @@ func (l *link) handshake(ctx context.Context, raw net.Conn, host string) (*amqp.
 	conn, err := amqp.Open(p, amqp.Config{
 		Vhost: l.cfg.VHost, SASL: l.sasl(), Heartbeat: l.cfg.Heartbeat, FrameSize: 128 << 10, Locale: "en_US", Properties: properties,
 	})
-	// The library's reader may hear of the end before the log-in has said its first word, which is then refused without the reason. So a
-	// server ends it that does not take a client's certificate: it says so when the client's handshake is complete.
-	if reason := p.ended.Load(); reason != nil && errors.Is(err, amqp.ErrClosed) {
-		err = fmt.Errorf("the server ended the connection: %w", *reason)
-	}
-	return conn, err
+	return conn, p.why(err)
 }
 
 func (l *link) sasl() []amqp.Authentication {
@@ -207,9 +203,25 @@ type patient struct {
 func (p *patient) Read(b []byte) (int, error) {
 	n, err := p.Conn.Read(b)
 	if err != nil {
-		p.ended.CompareAndSwap(nil, &err)
+		why := err // err itself stays off the heap
+		p.ended.CompareAndSwap(nil, &why)
 	}
 	return n, err
+}
+
+// why is err, or the reason that the server gave when it ended the connection. The library's reader may hear of that before the log-in has
+// said its first word, which then fails without it: nothing may be sent any more, or the library has closed its side already. So a server
+// ends it that does not take a client's certificate: it says so when the client's handshake is complete.
+func (p *patient) why(err error) error {
+	reason := p.ended.Load()
+	var write *net.OpError
+	switch {
+	case reason == nil, errors.Is(*reason, net.ErrClosed), errors.Is(*reason, os.ErrDeadlineExceeded): // our own doing
+		return err
+	case errors.Is(err, amqp.ErrClosed), errors.Is(err, net.ErrClosed), errors.As(err, &write):
+		return fmt.Errorf("the server ended the connection: %w", *reason)
+	}
+	return err
 }
 
 func (p *patient) Write(b []byte) (int, error) {
